@@ -34,6 +34,7 @@ MODULES = {
     "gpu": ("cuda", "cupy", "pynvml"),
     "tvm": ("tvm", "tvm_ffi"),
     "convert": ("joblib", "onnxscript", "skl2onnx", "sklearn", "skops"),
+    "python-zoo": ("PIL", "tokenizers"),
     "parquet": ("pyarrow",),
     "planner": ("numba",),
     "cluster": ("ray",),

@@ -24,6 +24,7 @@ from mainspring.repository.recipe import Recipe
 
 if TYPE_CHECKING:
     from mainspring.compiler.artifact.store import Store
+    from mainspring.compiler.pipeline import Compiled
     from mainspring.compiler.program.compiled import Target
 
 CHANGED = "its files were changed while it was compiled"
@@ -114,8 +115,6 @@ def target_of(store: Store, name: str) -> Target:
 def run(store: Store, job: Job) -> Outcome:
     """Compile one job's file, unless that was done before."""
     from mainspring.compiler.artifact.errors import CompileError, StoreError
-    from mainspring.compiler.pipeline import compile_file
-    from mainspring.repository.one_folder import described_by
 
     folder = Path(job.folder)
     try:
@@ -126,21 +125,7 @@ def run(store: Store, job: Job) -> Outcome:
             return Outcome(fault=fault)
         if not _is_still(folder, job.digest):
             return Outcome(fault=CHANGED, changed=True)
-        path = Path(model_file(job.folder, job.file_name) or folder / job.file_name)
-        compiled = compile_file(
-            path,
-            job.name,
-            store,
-            job.recipe.batch_sizes,
-            job.recipe.shapes,
-            target_of(store, job.name),
-            whole=job.recipe.whole,
-            most=job.recipe.most,
-            pad=job.recipe.pad,
-            text_bytes=job.recipe.text_bytes,
-            described=described_by(job.recipe, folder),
-            or_fewer=True,
-        )
+        compiled = _compiled(store, job, folder)
         if not _is_still(folder, job.digest):
             # Its name stands for another content.
             store.remove(job.name)
@@ -155,6 +140,30 @@ def run(store: Store, job: Job) -> Outcome:
     except Exception as error:  # no model may end the process
         return Outcome(fault=f"the compiler failed on it: {type(error).__name__}: {error}")
     return Outcome(compiled.manifest.spec())
+
+
+def _compiled(store: Store, job: Job, folder: Path) -> Compiled:
+    from mainspring.compiler.artifact.python_folder import is_python
+    from mainspring.compiler.pipeline import compile_file
+    from mainspring.compiler.python_models.compiling import compile_folder
+    from mainspring.repository.one_folder import described_by
+
+    if is_python(folder):
+        return compile_folder(folder, job.name, store)
+    return compile_file(
+        Path(model_file(job.folder, job.file_name) or folder / job.file_name),
+        job.name,
+        store,
+        job.recipe.batch_sizes,
+        job.recipe.shapes,
+        target_of(store, job.name),
+        whole=job.recipe.whole,
+        most=job.recipe.most,
+        pad=job.recipe.pad,
+        text_bytes=job.recipe.text_bytes,
+        described=described_by(job.recipe, folder),
+        or_fewer=True,
+    )
 
 
 def _too_large(folder: Path) -> str:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from mainspring.compiler.artifact.python_folder import CODE, DESCRIPTION
 from mainspring.repository.model_config import MODEL_FILE, ModelConfig, read_config
 from mainspring.repository.named_files import (
     LabelFiles,
@@ -288,10 +289,12 @@ class Layout:
 def model_file(folder: str, file_name: str) -> str:
     """Return the path of the ONNX file in a version's folder; empty if there is none.
 
-    Triton has models with external data also in a folder of the file's name, where they are `MODEL_FILE`.
+    Triton has models with external data also in a folder of the file's name, where they are `MODEL_FILE`. Of
+    a Python model it is the file that says what its tensors are.
     """
     path = f"{folder}/{file_name}"
-    return next((each for each in (path, f"{path}/{MODEL_FILE}") if os.path.isfile(each)), "")
+    paths = (path, f"{path}/{MODEL_FILE}", f"{folder}/{DESCRIPTION}")
+    return next((each for each in paths if os.path.isfile(each)), "")
 
 
 def _versions_in(folder: str) -> list[int] | None:
@@ -334,6 +337,11 @@ def _nothing(folder: str, name: str, config: ModelConfig, numbers: list[int], ve
         )
     for version in reversed(versions):
         others = _other_files(f"{folder}/{version}")
+        if CODE in others:
+            return (
+                f"{name}/{version} holds {CODE} and no {DESCRIPTION}, which says what a Python model's tensors "
+                "are: see docs/python-models.md, also for what changes in a TritonPythonModel"
+            )
         if others:
             return (
                 f"{name}/{version} holds {', '.join(others)} and no {config.file_name}; only ONNX models are "

@@ -138,9 +138,10 @@ def read_fields(message: Message, model: str) -> ModelConfig:
     for field, known in (("platform", PLATFORMS), ("backend", BACKENDS)):
         given = fields.text(field, "")
         if given not in known:
-            right = sorted(known)[-1]
+            right = " or ".join(repr(each) for each in sorted(known) if each)
             raise ConfigFault(
-                f"{fields.place(field)}: {field} is {given!r}; Mainspring serves ONNX models: {right!r}"
+                f"{fields.place(field)}: {field} is {given!r}; Mainspring serves ONNX models and Python code: "
+                f"{right}"
             )
     most = _most_rows(fields)
     batching, parameters = fields.message("dynamic_batching"), _parameters(fields)

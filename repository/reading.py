@@ -148,7 +148,7 @@ DATA_TYPES: Mapping[str, str] = {
 """Triton's names of element types, and numpy's."""
 
 PLATFORMS = frozenset({"", "onnxruntime_onnx"})
-BACKENDS = frozenset({"", "onnxruntime"})
+BACKENDS = frozenset({"", "onnxruntime", "python"})
 INSTANCE_KINDS = frozenset({"KIND_AUTO", "KIND_CPU", "KIND_GPU", "KIND_MODEL"})
 
 

@@ -42,13 +42,14 @@ def zoo(
     list_: Annotated[bool, typer.Option("--list", help="Print what the zoo has.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make models of real architectures with random weights, and compile them."""
+    """Make models of real architectures with random weights, or of Python code, and compile them."""
     from mainspring.cli.profiling.gpu_judge import judge_for
     from mainspring.compiler.artifact.store import Store
-    from mainspring.compiler.zoo.catalogue import names
+    from mainspring.compiler.zoo.catalogue import names, python_models
 
+    known = [*names(), *python_models()]
     if list_:
-        print(json.dumps(names()) if as_json else "\n".join(names()))
+        print(json.dumps(known) if as_json else "\n".join(known))
     elif architectures:
         instead = _without_gpu(architectures, store, copies, seed, batch_sizes, arch)
         target, judge = judge_for(
@@ -56,7 +57,7 @@ def zoo(
         )
         _compile(architectures, store, copies, seed, batch_sizes, target, judge, as_json=as_json)
     else:
-        raise typer.BadParameter(f"name one or more of {', '.join(names())}")
+        raise typer.BadParameter(f"name one or more of {', '.join(known)}")
 
 
 def _compile(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import tempfile
 import time
 from pathlib import Path
@@ -19,8 +20,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from mainspring import extras
 from mainspring.compiler.artifact.arrays import Arrays, BatchArrays, Sizes, tiled
-from mainspring.compiler.artifact.errors import CompileError, ExecutableError, ValuesError
+from mainspring.compiler.artifact.errors import CompileError, ExecutableError, StoreError, ValuesError
 from mainspring.compiler.artifact.manifest import (
     CPU,
     FOR_ANY,
@@ -60,6 +62,7 @@ _TOLERANCE = 1e-3
 """Difference of a row in a batch from the row alone, in parts of the largest element."""
 _MOST_SAMPLE_BYTES = 16 << 20
 """Most bytes of a sample's row, which is stored in the artifact."""
+_MISSING = re.compile(r"No module named '([\w.]+)'")
 _LOAD_NS = 10_000
 """Seed duration of a LOAD that copies nothing."""
 _TAIL_BYTES = 2000
@@ -79,7 +82,8 @@ class _Opened(NamedTuple):
 def compile_folder(folder: Path, name: str, store: Store, python: str = "", zoo: str = "") -> Compiled:
     """Compile the folder of a Python model into ``store``; raise `CompileError` or `StoreError`.
 
-    ``python`` is the path of the Python that it is to have, ``zoo`` the zoo's name of it.
+    ``python`` is the path of the Python that it is to have, ``zoo`` the zoo's name of it: what is stored of
+    that is kept.
     """
     check_name(name)
     store.check_writable()
@@ -90,6 +94,8 @@ def compile_folder(folder: Path, name: str, store: Store, python: str = "", zoo:
     facts = PythonFacts(name, described.memory_bytes, described.start_ns, described.timeout_ns, made, whole)
     content = pack(folder, facts)
     info = _info(described, facts, hashlib.sha256(content).hexdigest())
+    if zoo and (manifest := _kept(store, name, info.executable)):
+        return Compiled(manifest, shared=True, kept=True)
     kind, path = ("zoo", zoo) if zoo else (PYTHON, str(folder.resolve()))
     source = Source(kind, path, info.executable, engine=PYTHON, python=python)
     manifest = _manifest(name, described, info, source, store)
@@ -97,13 +103,23 @@ def compile_folder(folder: Path, name: str, store: Store, python: str = "", zoo:
     try:
         measured, sample = _tried(described, info, manifest, store)
     except ExecutableError as error:
-        raise CompileError(str(error)) from error
+        raise CompileError(f"{error}{_hint(str(error))}") from error
     info = msgspec.structs.replace(info, measured=measured, sample=sample)
     store.put_executable(content, info)
     shaped = measured.shaped_ns
     profiles = {CPU: Profile(measured.infer_ns, _LOAD_NS, shaped, measured.spread)}
     manifest = put_beside(store, msgspec.structs.replace(manifest, profiles=profiles), adds=False)
     return Compiled(manifest, shared=False, seconds=time.monotonic() - began)
+
+
+def _kept(store: Store, name: str, executable: str) -> Manifest | None:
+    """Return the manifest of just this model if the store has it whole."""
+    try:
+        manifest = store.manifest(name)
+        store.verify(name)
+    except StoreError:
+        return None
+    return manifest if manifest.executable == executable else None
 
 
 def _described(folder: Path) -> Description:
@@ -291,6 +307,15 @@ def _no_sample(error: ValuesError, *, given: bool) -> str:
     on = "the rows of its sample()" if given else "zeros"
     hint = "" if given else "; give Predictor a method sample() that returns rows which it takes"
     return f"predict() refuses {on}: {error}{hint}"
+
+
+def _hint(text: str) -> str:
+    """Return what helps against an error, as the end of a sentence; empty if that is not known."""
+    missing = _MISSING.search(text)
+    if missing is None:
+        return ""
+    extra = extras.extra_of(missing[1])
+    return f"; {f'`{extras.command(extra)}`' if extra else 'a line in requirements.txt'} brings it"
 
 
 def _printed(log: int) -> str:

@@ -22,6 +22,7 @@ from onnx.backend.test import data
 from mainspring.compiler.artifact.errors import CompileError, StoreError
 from mainspring.compiler.artifact.manifest import TVM, Manifest, Source
 from mainspring.compiler.artifact.plan import read_plans
+from mainspring.compiler.artifact.python_folder import DESCRIPTION
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.artifact.target import check_target
 from mainspring.compiler.choosing.durations import Judge
@@ -34,6 +35,7 @@ from mainspring.compiler.pipeline import (
     compile_model,
 )
 from mainspring.compiler.program.compiled import Target
+from mainspring.compiler.python_models.compiling import compile_folder
 from mainspring.compiler.reading.model_file import read_model
 from mainspring.compiler.reading.normalise import normalise
 from mainspring.compiler.rows.open_batch import open_batch, repair_reshapes
@@ -160,6 +162,11 @@ def names() -> list[str]:
     return sorted(_CATALOGUE)
 
 
+def python_models() -> dict[str, Path]:
+    """Return the folders of the zoo's Python models by name: what graphs need before and behind a network."""
+    return {path.parent.name: path.parent for path in sorted(_PYTHON.glob(f"*/{DESCRIPTION}"))}
+
+
 def build(name: str, seed: int = 0) -> onnx.ModelProto:
     """Return a model of the architecture ``name``, its weights drawn with ``seed``, its batch axis open.
 
@@ -172,10 +179,12 @@ def build(name: str, seed: int = 0) -> onnx.ModelProto:
 def architecture_of(name: str) -> Architecture:
     """Return the architecture ``name``; raise `CompileError` for a name that is not in the zoo."""
     if name not in _CATALOGUE:
-        raise CompileError(f"the zoo has no {name!r}: it has {one_of(name, names())}")
+        known = [*names(), *python_models()]
+        raise CompileError(f"the zoo has no {name!r}: it has {one_of(name, known)}")
     return _CATALOGUE[name]()
 
 
+_PYTHON = Path(__file__).with_name("python")
 MOST_COPIES = 10_000
 
 
@@ -191,7 +200,8 @@ def compile_zoo(
     """Compile ``copies`` of each architecture into ``store``, yielding each when it is done.
 
     A single copy has the architecture's name, several copies are called ``resnet50-1``, ``resnet50-2``...,
-    with seeds that count up from ``seed``. A copy that is already in the store is kept. ``judge`` is
+    with seeds that count up from ``seed``. A copy that is already in the store is kept. Python models have
+    neither seed, nor batch sizes but their own. ``judge`` is
     `compile_model`'s. Raises `CompileError` or `StoreError`; names and numbers are checked before anything is
     compiled.
     """
@@ -202,7 +212,7 @@ def compile_zoo(
     if seed < 0:
         raise CompileError(f"seed {seed} can't be: it is 0 or more")
     for architecture in architectures:
-        if architecture not in names():
+        if architecture not in names() and architecture not in python_models():
             build(architecture)
     return _compile(architectures, store, copies, seed, sizes, target, judge)
 
@@ -219,6 +229,9 @@ def _compile(
     for architecture in architectures:
         for copy in range(copies):
             name = architecture if copies == 1 else f"{architecture}-{copy + 1}"
+            if (folder := python_models().get(architecture)) is not None:
+                yield compile_folder(folder, name, store, zoo=architecture)
+                continue
             source = Source(
                 "zoo",
                 architecture,

@@ -1,0 +1,55 @@
+"""Decodes JPEG and PNG, resizes, crops the middle and normalises, as networks trained on ImageNet want it."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+SIDE = 224
+"""Height and width of the output; model.toml has it, too."""
+SHORT = 256
+"""The shorter side to which a picture is resized before its middle is cut out."""
+MEAN = np.array([0.485, 0.456, 0.406], np.float32)
+DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
+MOST_PIXELS = 40_000_000
+"""Pixels of the largest picture: a small file may claim any number."""
+
+
+class Predictor:
+    """From files to arrays."""
+
+    def __init__(self, folder: str) -> None:
+        """Take no file of the folder."""
+
+    def sample(self) -> dict[str, npt.NDArray[np.bytes_]]:
+        """Return a picture to measure with."""
+        file = io.BytesIO()
+        pixels = np.add.outer(np.arange(480), np.arange(640)).astype(np.uint8)
+        Image.fromarray(pixels).convert("RGB").save(file, "JPEG")
+        return {"image": np.array([file.getvalue()])}
+
+    def predict(self, inputs: dict[str, npt.NDArray[np.bytes_]]) -> dict[str, npt.NDArray[np.float32]]:
+        """Return ``data``, [rows, 3, 224, 224]."""
+        return {"data": np.stack([decoded(content) for content in inputs["image"]])}
+
+
+def decoded(content: bytes) -> npt.NDArray[np.float32]:
+    """Return a picture as [3, height, width]; raise ValueError, which the client gets, if it is none."""
+    try:
+        picture = Image.open(io.BytesIO(content), formats=("JPEG", "PNG"))
+        if picture.width * picture.height > MOST_PIXELS:
+            raise ValueError(f"the picture has {picture.width} x {picture.height} pixels, which is too many")
+        # A JPEG decoder can leave out what a smaller picture does not need.
+        picture.draft("RGB", (SHORT, SHORT))
+        picture = picture.convert("RGB")
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise ValueError(f"the image is neither a JPEG nor a PNG file: {error}") from error
+    scale = SHORT / min(picture.size)
+    width, height = (max(SIDE, round(side * scale)) for side in picture.size)
+    left, top = (width - SIDE) // 2, (height - SIDE) // 2
+    resized = picture.resize((width, height), Image.Resampling.BILINEAR)
+    cropped = np.asarray(resized.crop((left, top, left + SIDE, top + SIDE)), np.float32)
+    return ((cropped / 255 - MEAN) / DEVIATION).transpose(2, 0, 1)
