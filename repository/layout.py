@@ -339,8 +339,8 @@ def _nothing(folder: str, name: str, config: ModelConfig, numbers: list[int], ve
         others = _other_files(f"{folder}/{version}")
         if CODE in others:
             return (
-                f"{name}/{version} holds {CODE} and no {DESCRIPTION}, which says what a Python model's tensors "
-                "are: see docs/python-models.md, also for what changes in a TritonPythonModel"
+                f"{name}/{version} holds {CODE} and no {DESCRIPTION}, which says what a Python model's "
+                "tensors are: see docs/python-models.md, also for what changes in a TritonPythonModel"
             )
         if others:
             return (

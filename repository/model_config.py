@@ -96,6 +96,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Longest text of inputs and outputs, in bytes: the value of the parameter `text_bytes`."""
     pads: dict[str, float] = {}
     """Values with which inputs may be padded to the sizes of others, by the inputs' names."""
+    backend: str = "onnxruntime"
     file_name: str = MODEL_FILE
     """Name of the ONNX file in a version's folder."""
     sequencing: Sequencing | None = None
@@ -140,8 +141,8 @@ def read_fields(message: Message, model: str) -> ModelConfig:
         if given not in known:
             right = " or ".join(repr(each) for each in sorted(known) if each)
             raise ConfigFault(
-                f"{fields.place(field)}: {field} is {given!r}; Mainspring serves ONNX models and Python code: "
-                f"{right}"
+                f"{fields.place(field)}: {field} is {given!r}; Mainspring serves ONNX models and Python "
+                f"code: {right}"
             )
     most = _most_rows(fields)
     batching, parameters = fields.message("dynamic_batching"), _parameters(fields)
@@ -169,6 +170,7 @@ def read_fields(message: Message, model: str) -> ModelConfig:
         limits=_limits(fields, parameters),
         pads=_pads(fields, parameters),
         text_bytes=_text_bytes(fields, parameters),
+        backend=fields.text("backend", "") or "onnxruntime",
         file_name=_file_name(fields),
         libraries=_libraries(fields),
         warmup=read_warmup(fields),
@@ -180,7 +182,10 @@ def read_fields(message: Message, model: str) -> ModelConfig:
 
 def as_json(config: ModelConfig, *, given: bool) -> str:
     """Return the file's fields as JSON in the protocol's names; what it leaves open is left out."""
-    found: dict[str, Any] = {"platform": "onnxruntime_onnx", "backend": "onnxruntime"} if given else {}
+    found: dict[str, Any] = {}
+    if given:
+        platform = {"platform": "onnxruntime_onnx"} if config.backend == "onnxruntime" else {}
+        found = platform | {"backend": config.backend}
     policy = config.version_policy
     if policy.specific:
         found["version_policy"] = {"specific": {"versions": list(policy.specific)}}

@@ -92,7 +92,7 @@ class PythonProcess:
         """
         self.info, self.facts = info, facts_of(info)
         self.trying = True
-        """True until requests are served: batches may take as long as the start."""
+        """True until requests are served: a batch without a limit may take as long as the start."""
         self._slowest_ns = max(info.measured.infer_ns.values(), default=0)
         self._tensors = (*info.inputs, *info.outputs)
         self._offsets, size = layout(self._tensors, rows)
@@ -217,7 +217,7 @@ class PythonProcess:
         self._send(told)
         limits = limits_ns(self.facts.timeout_ns, self._slowest_ns)
         if self.trying:
-            limits = (max(self.facts.start_ns, limits[0]),) * 2
+            limits = (self.facts.timeout_ns or self.facts.start_ns,) * 2
         shapes = self._answer(*limits, f"while it ran a batch of {rows}")["shapes"]
         self._slowest_ns = max(self._slowest_ns, time.monotonic_ns() - begin_ns)
         places = self._offsets[len(self.info.inputs) :]

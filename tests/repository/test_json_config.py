@@ -84,7 +84,7 @@ def test_what_a_server_said_can_be_changed_and_sent_back() -> None:
         ('{"max_batch_size": "many"}', "max_batch_size must be a whole number"),
         ('{"max_batch_size": -1}', "must be from 0"),
         ('{"name": "other"}', "they must be equal"),
-        ('{"backend": "python"}', "Mainspring serves ONNX models"),
+        ('{"backend": "pytorch"}', "Mainspring serves ONNX models"),
         ('{"ensemble_scheduling": {"step": [{}]}}', "can't be honoured: an ensemble is several models"),
         ('{"input": [{"name": "x", "data_type": "FP32"}]}', "data_type FP32 is none"),
         (json.dumps({"input": [{"name": "x", "dims": [1] * 30_000}]}), "make no sense"),

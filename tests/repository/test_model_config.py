@@ -99,7 +99,7 @@ def test_an_empty_file_is_the_defaults() -> None:
     [
         ('name: "other"', "line 1: the name is 'other' and the folder's is 'net'"),
         ('platform: "tensorrt_plan"', "platform is 'tensorrt_plan'; Mainspring serves ONNX models"),
-        ('backend: "python"', "Mainspring serves ONNX models: 'onnxruntime'"),
+        ('backend: "pytorch"', "ONNX models and Python code: 'onnxruntime' or 'python'"),
         ("max_batch_size: -1", "max_batch_size is -1; it must be from 0 to"),
         ("max_batch_size: 1.5", "max_batch_size must be a whole number, not 1.5"),
         ("max_batch_size: 1\nmax_batch_size: 2", "line 2: max_batch_size stands here again"),
