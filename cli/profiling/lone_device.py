@@ -16,7 +16,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from mainspring.compiler.artifact.arrays import tiled
 from mainspring.compiler.artifact.manifest import CPU
+from mainspring.compiler.artifact.store import Store
+from mainspring.compiler.artifact.target import ANY_PYTHON
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import FOUND_BYTES, PAGE_BYTES, ModelSpec, array_dtype
 from mainspring.worker.config import MIB, WorkerConfig
@@ -39,8 +42,10 @@ class LoneDevice(AbstractContextManager["LoneDevice"]):
     otherwise one thread at a time.
     """
 
-    def __init__(self, engine: Engine, pages: int, kind: str = CPU) -> None:
-        """``pages`` and ``kind`` are for an engine that does not know them of its device."""
+    def __init__(self, engine: Engine, pages: int, kind: str = CPU, store: Store | None = None) -> None:
+        """``pages`` and ``kind`` are for an engine that does not know them of its device; ``store`` has the
+        samples of Python models."""
+        self._store = store
         self.engine = engine
         self.pages = engine.pages if isinstance(engine, OwnMemory) else pages
         self.kind = engine.device_kind if isinstance(engine, OwnMemory) else kind
@@ -56,6 +61,21 @@ class LoneDevice(AbstractContextManager["LoneDevice"]):
         # After Ctrl-C another thread may still compute with the engine's memory until the process ends.
         if kind is None or issubclass(kind, Exception):
             self.engine.close()
+
+    def rows(self, model: ModelSpec, rows: int, sizes: Sizes = ()) -> list[Array]:
+        """Return inputs: of a Python model's sample, if it has one, else `random_rows`."""
+        if self._store is None or model.target != ANY_PYTHON:
+            return random_rows(model, rows, sizes=sizes)
+        sample = self._store.executable_info(self._store.manifest(model.stored_name)).sample
+        if not sample:
+            return random_rows(model, rows, sizes=sizes)
+        return [
+            tiled(
+                np.frombuffer(row.data, array_dtype(tensor.dtype)).reshape(row.shape),
+                (rows, *(tensor.at(sizes) if sizes else tensor).shape),
+            )
+            for row, tensor in zip(sample, model.inputs, strict=True)
+        ]
 
     def prepare(self, model: ModelSpec) -> None:
         """Make the model loadable."""
@@ -161,7 +181,7 @@ def device_for(models: Sequence[ModelSpec], config: WorkerConfig, copies: int = 
         io_bytes=max(MIB, io_bytes),
         host_weights_bytes=config.host_weights_bytes or sum(weights.values()),
     )
-    return LoneDevice(make_engine(fitting), pages, config.device_kind)
+    return LoneDevice(make_engine(fitting), pages, config.device_kind, Store(config.store))
 
 
 def random_rows(model: ModelSpec, rows: int, seed: int = 0, sizes: Sizes = ()) -> list[Array]:

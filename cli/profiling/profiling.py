@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from rich.table import Table
 
-from mainspring.cli.profiling.lone_device import LoneDevice, random_rows
+from mainspring.cli.profiling.lone_device import LoneDevice
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Store, check_name
 from mainspring.compiler.choosing import durations
@@ -182,7 +182,7 @@ def _infers(
 ) -> dict[int, _Spans]:
     """Run the batch sizes in turn, of a model with symbols at these ceilings or at the limits."""
     spans = {size: _Spans(clock) for size in sizes}
-    rows = {size: random_rows(spec, size, sizes=ceilings) for size in sizes}
+    rows = {size: device.rows(spec, size, ceilings) for size in sizes}
     runs = {size: device.infer(spec, size, ceilings) for size in sizes}
 
     def run_each() -> int:

@@ -32,7 +32,7 @@ class Predictor:
         limits = np.array([picture.width, picture.height] * 2, np.float32)
         boxes = np.clip(np.nan_to_num(inputs["boxes"]), 0, limits).round().astype(int).tolist()
         pieces = [
-            np.asarray(picture.resize((WIDTH, HEIGHT), Image.Resampling.BILINEAR, box), np.float32) / 255
+            np.asarray(picture.crop(box).resize((WIDTH, HEIGHT), Image.Resampling.BILINEAR), np.float32) / 255
             for box in boxes
             if box[2] > box[0] and box[3] > box[1]
         ]

@@ -6,7 +6,7 @@ import io
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 SIDE = 224
 """Height and width of the output; model.toml has it, too."""
@@ -45,8 +45,10 @@ def decoded(content: bytes) -> npt.NDArray[np.float32]:
         # A JPEG decoder can leave out what a smaller picture does not need.
         picture.draft("RGB", (SHORT, SHORT))
         picture = picture.convert("RGB")
+    except UnidentifiedImageError:
+        raise ValueError("the image is neither a JPEG nor a PNG file") from None
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(f"the image is neither a JPEG nor a PNG file: {error}") from error
+        raise ValueError(f"the image can't be decoded: {error}") from error
     scale = SHORT / min(picture.size)
     width, height = (max(SIDE, round(side * scale)) for side in picture.size)
     left, top = (width - SIDE) // 2, (height - SIDE) // 2
