@@ -153,7 +153,7 @@ PythonOption = Annotated[
     ),
 ]
 FOR_PYTHON = ("model", "name", "store", "python", "as_json")
-"""What can be said about a folder with model.py: its model.toml says the rest."""
+"""Parameters that fit a folder with model.py, whose model.toml says the rest."""
 
 
 def tune_s(given: str | None) -> float | None:

@@ -142,7 +142,7 @@ class SampleRow(msgspec.Struct, frozen=True):
 
 
 class PythonFacts(msgspec.Struct, frozen=True):
-    """What a worker needs to know of a Python model's process; a part of the executable."""
+    """The facts about a Python model's process, which are a part of its executable."""
 
     name: str
     """Name of the model: models have no process in common, though their folders be equal."""

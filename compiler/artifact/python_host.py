@@ -26,11 +26,11 @@ MOST_TEXT = 2000
 MOST_BYTES = 1 << 16
 _PR_SET_PDEATHSIG = 1
 _OOM_SCORE = 500
-"""How much sooner than other processes the kernel ends this one when memory is short."""
+"""Number by which the kernel prefers to end this process when memory is short."""
 
 
 class Unfit(Exception):
-    """What `Predictor` returned is not what model.toml says."""
+    """Something of `Predictor` that is not as model.toml says."""
 
 
 class Host:

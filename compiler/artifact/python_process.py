@@ -38,7 +38,7 @@ HOST = Path(__file__).with_name("python_host.py")
 MOST_BYTES = 1 << 16
 """Most bytes of a message."""
 TIMES_SLOWEST = 4
-"""Without ``timeout_ms`` a batch may take so many times as long as the slowest one so far."""
+"""Multiple of the slowest batch so far that one may take, without ``timeout_ms``."""
 LEAST_BUSY_NS = 100_000_000
 """Least of that time, if the process computes."""
 LEAST_IDLE_NS = 500_000_000
@@ -99,7 +99,7 @@ class PythonProcess:
         self._size = max(size, mmap.PAGESIZE)
         self._told: dict[tuple[int, Sizes], bytes] = {}
         self.ended = ""
-        """How it ended; empty while it runs."""
+        """Its end, for a person; empty while it runs."""
         self._began_ns = time.monotonic_ns()
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         memory = os.memfd_create("mainspring-python", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

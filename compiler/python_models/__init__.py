@@ -1,1 +1,1 @@
-"""From a folder with model.toml and model.py to an artifact of the engine ``python``."""
+"""Compiling of folders with model.toml and model.py, to artifacts of the engine ``python``."""

@@ -1,4 +1,4 @@
-"""What ``model.toml`` says of a Python model: its tensors, rows, batch sizes, memory and time."""
+"""The content of ``model.toml``: a Python model's tensors, rows, batch sizes, memory and time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_BYTES = 16 * MOST_TEXT_BYTES
 """The largest ``most_bytes``: a photograph."""
 INDEPENDENT, DEPENDENT, OWN = "independent", "dependent", "own"
 ROWS = (INDEPENDENT, DEPENDENT, OWN)
-"""Whether a batch may have rows of several requests; `OWN`: there is no axis of rows."""
+"""Answers to whether a batch may have rows of several requests; `OWN`: there is no axis of rows."""
 _KEYS: dict[str, tuple[type, ...]] = {
     "rows": (str,),
     "inputs": (list,),

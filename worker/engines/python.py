@@ -68,7 +68,7 @@ class PythonModel:
         self._due_ns = 0
         """Instant of the next start."""
         self._why = ""
-        """How the last process ended."""
+        """End of the last process, for a person."""
         self.closed = False
         self._lock = threading.Lock()
         """Held while a process is used or replaced; EXEC never waits for it."""

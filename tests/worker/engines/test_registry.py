@@ -59,7 +59,7 @@ def test_model_without_a_profile_is_not_prepared() -> None:
 
 
 def test_unknown_engine_is_named_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match="'steam' is none of: onnxruntime, tvm, auto, emulated"):
+    with pytest.raises(ValueError, match="'steam' is none of: onnxruntime, tvm, auto, python, emulated"):
         make_engine(WorkerConfig(name="w", engine="steam"))
 
 

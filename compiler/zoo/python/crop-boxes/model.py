@@ -13,7 +13,7 @@ HEIGHT, WIDTH = 32, 128
 
 
 class Predictor:
-    """From a picture and boxes to pieces."""
+    """Cutter of boxes."""
 
     def __init__(self, folder: str) -> None:
         """Take no file of the folder."""

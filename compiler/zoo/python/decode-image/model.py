@@ -19,7 +19,7 @@ MOST_PIXELS = 40_000_000
 
 
 class Predictor:
-    """From files to arrays."""
+    """Decoder of pictures."""
 
     def __init__(self, folder: str) -> None:
         """Take no file of the folder."""

@@ -17,7 +17,7 @@ MOST = 512
 
 
 class Predictor:
-    """From a text to tokens."""
+    """Tokenizer of single texts."""
 
     def __init__(self, folder: str) -> None:
         self.tokenizer = Tokenizer.from_file(str(Path(folder, "tokenizer.json")))

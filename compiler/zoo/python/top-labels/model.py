@@ -13,7 +13,7 @@ COUNT = 5
 
 
 class Predictor:
-    """From scores to names."""
+    """Namer of classes."""
 
     def __init__(self, folder: str) -> None:
         self.labels = Path(folder, "labels.txt").read_text(encoding="utf-8").splitlines()
