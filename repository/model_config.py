@@ -136,14 +136,7 @@ def read_fields(message: Message, model: str) -> ModelConfig:
         raise ConfigFault(
             f"{fields.place('name')}: the name is {name!r} and the folder's is {model!r}; they must be equal"
         )
-    for field, known in (("platform", PLATFORMS), ("backend", BACKENDS)):
-        given = fields.text(field, "")
-        if given not in known:
-            right = " or ".join(repr(each) for each in sorted(known) if each)
-            raise ConfigFault(
-                f"{fields.place(field)}: {field} is {given!r}; Mainspring serves ONNX models and Python "
-                f"code: {right}"
-            )
+    backend = _backend(fields)
     most = _most_rows(fields)
     batching, parameters = fields.message("dynamic_batching"), _parameters(fields)
     levels, default = _priorities(batching)
@@ -170,7 +163,7 @@ def read_fields(message: Message, model: str) -> ModelConfig:
         limits=_limits(fields, parameters),
         pads=_pads(fields, parameters),
         text_bytes=_text_bytes(fields, parameters),
-        backend=fields.text("backend", "") or "onnxruntime",
+        backend=backend,
         file_name=_file_name(fields),
         libraries=_libraries(fields),
         warmup=read_warmup(fields),
@@ -178,6 +171,19 @@ def read_fields(message: Message, model: str) -> ModelConfig:
         passed=_passed(fields),
         warnings=tuple(fields.warnings),
     )
+
+
+def _backend(fields: Fields) -> str:
+    """Return what the file says that the model runs in; raise `ConfigFault` if that is none of ours."""
+    for field, known in (("platform", PLATFORMS), ("backend", BACKENDS)):
+        given = fields.text(field, "")
+        if given not in known:
+            right = " or ".join(repr(each) for each in sorted(known) if each)
+            raise ConfigFault(
+                f"{fields.place(field)}: {field} is {given!r}; Mainspring serves ONNX models and Python "
+                f"code: {right}"
+            )
+    return fields.text("backend", "") or "onnxruntime"
 
 
 def as_json(config: ModelConfig, *, given: bool) -> str:

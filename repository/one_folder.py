@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.python_folder import is_python
 from mainspring.compiler.sizes.sample_forms import Described
 from mainspring.messages.model import ModelSpec
 from mainspring.repository.config_groups import samples_of
@@ -67,6 +68,8 @@ def read_folder(folder: Path) -> ModelFolder:
         raise CompileError(f"{folder}: {found.fault}")
     version = found.chosen[-1]
     file = Path(model_file(str(folder / str(version)), found.config.file_name))
+    if is_python(file.parent):
+        raise CompileError(f"{folder} is a Python model's folder of versions: name {file.parent}")
     return ModelFolder(folder, file, version, recipe_of(found.config), found.config)
 
 

@@ -299,7 +299,6 @@ def _compiled(
     from mainspring.cli.profiling.gpu_judge import judge_for
     from mainspring.compiler.artifact.errors import CompileError
     from mainspring.compiler.artifact.op_libraries import allow
-    from mainspring.compiler.artifact.python_folder import is_python
     from mainspring.compiler.artifact.store import Store
     from mainspring.compiler.conversion.opening import as_onnx
     from mainspring.compiler.pipeline import compile_file
@@ -313,10 +312,6 @@ def _compiled(
     target, judge = replace(judged[0], beside=told.beside), judged[1]
     folder = read_folder(path) if path.is_dir() else None
     if folder is not None:
-        if is_python(folder.file.parent):
-            raise CompileError(
-                f"{path} is the folder of a Python model's versions: name {folder.file.parent}"
-            )
         path, recipe = folder.file, _over(folder.recipe, recipe, asked=asked)
         sequences = sequences.over(folder.described)
     with as_onnx(path, trust=trust) as converted:

@@ -27,9 +27,28 @@ from mainspring.repository.compiling import CompileFailed, Compiler
 from mainspring.repository.named_files import digest_of, stamp_of
 from mainspring.repository.recipe import Recipe, artifact_name
 from tests.patience import PATIENCE_S
+from tests.python_models import HEAD
+from tests.python_models import folder as python_model
 from tests.repository.nets import put, scaling
 
 MEMORY_BYTES = 8 << 30
+
+
+def test_a_python_model_is_compiled(tmp_path: Path) -> None:
+    made = python_model(tmp_path / "net" / "1") / "model.toml"
+
+    async def steps(compiler: Compiler) -> None:
+        spec = await compiler.compile(job(made))
+        assert (spec.target, spec.batch_sizes) == ("python-any", (1, 2, 4))
+        assert await compiler.compile(job(made)) == spec
+        python_model(made.parent, "os._exit(1)")
+        with pytest.raises(CompileFailed, match=r"with exit code 1: model.py may not end it"):
+            await compiler.compile(job(made))
+        python_model(made.parent, head=HEAD.replace("rows", "row"))
+        with pytest.raises(CompileFailed, match=r"has the key 'row' .*did you mean 'rows'"):
+            await compiler.compile(job(made))
+
+    using(tmp_path, steps)
 
 
 def job(path: Path, recipe: Recipe = Recipe((1, 2)), digest: str = "") -> Job:  # noqa: B008

@@ -49,13 +49,26 @@ def test_a_repository_that_can_not_be_read_says_why(tmp_path: Path) -> None:
         Layout(tmp_path / "nowhere", 0).names()
 
 
-@pytest.mark.parametrize("name", ["model.pt", "model.py", "model.plan"])
+@pytest.mark.parametrize("name", ["model.pt", "model.plan"])
 def test_a_file_that_is_no_onnx_model_is_named(layout: Layout, name: str) -> None:
     folder = layout.root / "net" / "1"
     folder.mkdir(parents=True)
     (folder / name).write_bytes(b"a")
     fault = look(layout, "net").fault
     assert f"net/1 holds {name} and no model.onnx; only ONNX models are served" in fault
+
+
+def test_a_python_model_is_known_by_its_description(layout: Layout) -> None:
+    folder = layout.root / "net" / "1"
+    folder.mkdir(parents=True)
+    (folder / "model.py").write_text("class TritonPythonModel: pass")
+    assert "net/1 holds model.py and no model.toml, which says what" in look(layout, "net").fault
+    (folder / "model.toml").write_text("")
+    found = look(layout, "net")
+    assert (found.fault, found.chosen) == ("", (1,))
+    before = found.digests
+    (folder / "model.py").write_text("class Predictor: pass")
+    assert look(layout, "net").digests != before, "its code is a part of it"
 
 
 def test_versions_are_numbers_whose_folders_hold_the_file(layout: Layout) -> None:

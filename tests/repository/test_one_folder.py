@@ -10,6 +10,7 @@ from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_file
 from mainspring.repository.one_folder import read_folder
+from tests.python_models import folder as python_model
 from tests.repository.nets import configure, put, scaling
 
 
@@ -42,7 +43,7 @@ def test_a_folder_without_an_onnx_file_says_what_is_missing(tmp_path: Path, file
     path = tmp_path / "net" / file
     path.parent.mkdir(parents=True)
     path.write_bytes(b"a")
-    with pytest.raises(CompileError, match=r"no model.onnx|there is no version"):
+    with pytest.raises(CompileError, match=r"no model\.(onnx|toml)|there is no version"):
         read_folder(tmp_path / "net")
 
 
@@ -61,4 +62,10 @@ def test_a_broken_configuration_is_quoted(tmp_path: Path) -> None:
     put(tmp_path, "net", 1, b"a")
     configure(tmp_path, "net", "max_batch_size: many")
     with pytest.raises(CompileError, match="line 1"):
+        read_folder(tmp_path / "net")
+
+
+def test_a_python_model_is_named_by_its_version(tmp_path: Path) -> None:
+    python_model(tmp_path / "net" / "1")
+    with pytest.raises(CompileError, match=r"a Python model's folder of versions: name .*/net/1$"):
         read_folder(tmp_path / "net")
