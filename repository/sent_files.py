@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from mainspring.compiler.artifact.python_folder import CODE, DESCRIPTION
 from mainspring.messages.repository import MAX_FILES, MAX_QUESTION_BYTES, LoadModel
 from mainspring.repository.model_config import ModelConfig
 from mainspring.repository.reading import ConfigFault
@@ -90,6 +91,11 @@ def _files(parameters: Mapping[str, Any]) -> dict[str, Content]:
         steps = path.split("/")
         if len(steps) > _MOST_PARTS or not all(map(_PART.fullmatch, steps)):
             raise ConfigFault(f"the parameter {shown} names no file: it is {_WHERE}")
+        if steps[-1] in (CODE, DESCRIPTION):
+            raise ConfigFault(
+                f"the parameter {shown} is a part of a Python model, whose code no client may send: put its "
+                "folder into the repository"
+            )
         files[path] = _content(shown, value)
     for path in files:
         if any(other.startswith(f"{path}/") for other in files):

@@ -36,8 +36,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Host that gateways connect to, by name or number; empty for the host of ``data_address``, or for this
     host's address on the way to the controller if that is a wildcard."""
     engine: str = "onnxruntime"
-    """``onnxruntime``, ``tvm``, ``auto``, which runs each model with the engine that it was compiled for, or
-    ``emulated``."""
+    """``onnxruntime``, ``tvm``, ``auto``, which runs each model with the engine that it was compiled for,
+    ``python``, or ``emulated``."""
     device: str = "cpu"
     """``cpu``, or ``cuda:N`` for the GPU number N as CUDA counts them."""
     store: str = "store"

@@ -83,7 +83,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Device that workers compute on: ``cpu``, or ``cuda`` for this machine's GPUs, one worker for each."""
     engine: str = "onnxruntime"
     """Engine that runs the models: ``onnxruntime``; ``tvm``; ``auto``, for each model the engine that it was
-    compiled for; or ``emulated``, which only sleeps."""
+    compiled for; ``python`` for Python models alone, which each of these runs on the CPU, too; or
+    ``emulated``, which only sleeps."""
     store: str | None = None
     """Folder of the model store; all of its models are served. Relative to the configuration file."""
     op_libraries: tuple[str, ...] = ()

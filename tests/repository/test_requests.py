@@ -214,6 +214,10 @@ def test_files_count_until_the_next_load_and_not_if_they_can_not_be_served(
         (LoadModel("net", files=(FILE,)), b"x" * 101, "101 bytes; 0 of the 100 are taken"),
         (LoadModel("../net", files=(FILE,)), b"x", "use at most 96 letters"),
         *[
+            (LoadModel("net", files=(f"file:1/{name}",)), b"x", "whose code no client may send")
+            for name in ("model.py", "model.toml")
+        ],
+        *[
             (LoadModel("net", files=(f"file:{path}",)), b"x", "names no file: it is a path")
             for path in ("", "..", "../net/1/model.onnx", "/etc/passwd", "1//model.onnx", "1/.x", "1/a\0b")
         ],
