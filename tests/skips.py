@@ -26,6 +26,7 @@ ALLOWED: dict[str, str] = {
     r"Ray (Serve )?is not installed": "make ray",
     r"schemathesis is not installed": "make schemathesis",
     r"could not import '(torch|onnxscript)'": "pip install torch onnxscript",
+    r"a Python model of the zoo needs": "pip install pillow tokenizers",
     # Files that can't be in the repository.
     r"there is no table of profiles at|Ribbon's artifact is not here|is not on this machine$": SHARED,
     # What this kernel, processor or user is.

@@ -201,7 +201,7 @@ def _tried(
             if described.batch_sizes[-1] > 1:
                 _compare(opened)
         except ExecutableError as error:
-            raise ExecutableError(f"{error}{_printed(log.fileno())}") from error
+            raise ExecutableError(f"{error}{_printed(log.fileno(), str(error))}") from error
         finally:
             process.close()
     sample = tuple(SampleRow(array[:1].shape, array[:1].tobytes()) for array in rows) if given else ()
@@ -318,9 +318,9 @@ def _hint(text: str) -> str:
     return f"; {f'`{extras.command(extra)}`' if extra else 'a line in requirements.txt'} brings it"
 
 
-def _printed(log: int) -> str:
-    """Return the last line that the process wrote, as the end of a sentence; empty for none."""
+def _printed(log: int, known: str) -> str:
+    """Return the last line that the process wrote, as the end of a sentence; empty if it is ``known``."""
     size = os.fstat(log).st_size
     text = os.pread(log, _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode(errors="replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return f"; the last line that it wrote: {lines[-1]!r}" if lines else ""
+    return f"; the last line that it wrote: {lines[-1]!r}" if lines and lines[-1] not in known else ""

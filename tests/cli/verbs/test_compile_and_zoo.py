@@ -15,6 +15,7 @@ from mainspring.cli.main import build_app
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo import build
+from tests.python_models import folder
 
 
 @pytest.fixture
@@ -113,3 +114,45 @@ def test_compile_takes_a_folder_of_triton(app: typer.Typer, tmp_path: Path) -> N
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, CompileError)
     assert Store(tmp_path / "store").names() == [], "what contradicts its configuration is not stored"
+
+
+def test_a_python_model_is_compiled_and_kept(app: typer.Typer, tmp_path: Path) -> None:
+    made, store = folder(tmp_path / "double"), str(tmp_path / "store")
+    arguments = ["compile", str(made), "--name", "double", "--store", store]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "for python" in result.output
+    assert "Python code: it ran at each batch size" in result.output
+    shown = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
+    assert (shown["engine"], shown["batch_sizes"], shown["pages"]) == ("python", [1, 2, 4], 0)
+    assert {*shown["infer_ns"]} == {"1", "2", "4"}
+
+
+@pytest.mark.parametrize(
+    "option", [["--batch-sizes", "1"], ["--engine", "tvm"], ["--trust"], ["--max", "n=3"]]
+)
+def test_what_model_toml_says_is_no_option(option: list[str], app: typer.Typer, tmp_path: Path) -> None:
+    made = folder(tmp_path / "double")
+    arguments = ["compile", str(made), "--name", "double", "--store", str(tmp_path / "store"), *option]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    said = " ".join(result.output.replace("│", " ").split())
+    assert "does not fit a folder with model.py: its model.toml says how it is served" in said
+
+
+def test_a_python_is_for_python_models(app: typer.Typer, tmp_path: Path) -> None:
+    onnx.save_model(build("digits", 3), tmp_path / "d.onnx")
+    result = CliRunner().invoke(
+        app, ["compile", str(tmp_path / "d.onnx"), "--name", "d", "--python", "python3"]
+    )
+    assert result.exit_code == 2
+    assert "--python is for a folder with model.py" in " ".join(result.output.replace("│", " ").split())
+
+
+def test_the_zoo_has_python_models(app: typer.Typer, tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        app, ["zoo", "top-labels", "digits", "--batch-sizes", "1", "--store", str(tmp_path)]
+    )
+    assert result.exit_code == 0, result.output
+    assert "2 models (0 kept), 2 executables" in result.output
+    assert "top-labels" in json.loads(CliRunner().invoke(app, ["zoo", "--list", "--json"]).stdout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,9 @@ from mainspring.worker.config import MIB
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines import python
 from mainspring.worker.engines.python import PythonModel, PythonPrograms, pause_ns, trim
+from mainspring.worker.fetching import Fetcher
 from mainspring.worker.limits import Limits, Room
+from mainspring.worker.sources import source_of
 from tests.gateway.fakes import wait_until
 from tests.patience import PATIENCE_S
 from tests.python_models import (
@@ -253,3 +256,16 @@ def test_a_log_keeps_its_end(tmp_path: Path) -> None:
     trim(log)
     trim(tmp_path / "none")
     assert log.read_bytes() == before
+
+
+def test_a_fetched_artifact_runs(made: tuple[Store, Manifest], tmp_path: Path) -> None:
+    store, manifest = made
+    here = Store(tmp_path / "fetched")
+    Fetcher(here, source_of(str(store.root)), threading.Event()).fetch(manifest.spec())
+    programs = PythonPrograms(1)
+    model = programs(here, here.manifest("odd"))
+    try:
+        assert serves(model)
+    finally:
+        model.close()
+        programs.close()
