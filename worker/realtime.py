@@ -28,6 +28,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+PROCESS_CORES = frozenset(os.sched_getaffinity(0))
+"""Cores that the process had when it began, before any of its threads was kept to some."""
 EXEC_PRIORITY = 50
 NETWORK_PRIORITY = 40
 SHARED_EXEC_PRIORITY = 25

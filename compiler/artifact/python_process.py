@@ -251,7 +251,7 @@ class PythonProcess:
         try:
             self._link.send(message)
         except OSError:
-            raise self._gone("while it had nothing to do") from None
+            raise self.gone() from None
 
     def _readable(self, wait_ns: int) -> bool:
         waiting = select.poll()
@@ -276,7 +276,7 @@ class PythonProcess:
         if not there and self._computed_ns() - computed_ns < COMPUTED_PART * busy_ns:
             waited_ns, there = idle_ns, self._readable(idle_ns - busy_ns)
         if not there:
-            self.close()
+            self.kill()
             self.ended = f"{self.name} was not done after {waited_ns / 1e9:.3g} s {when}, and was ended"
             raise Interrupted(f"{self.ended}: `timeout_ms` in model.toml allows more")
         try:
@@ -284,7 +284,7 @@ class PythonProcess:
         except OSError:
             received = b""
         if not received:
-            raise self._gone(when)
+            raise self.gone(when)
         answer = _decoded(received)
         kind = answer.get("kind")
         said = f"{answer.get('error', '')}"
@@ -297,16 +297,20 @@ class PythonProcess:
             said = f"it needs more memory than the {allowed} MiB that `memory_mb` in model.toml allows"
         raise ExecutableError(f"model.py of {self.name} failed {when}: {said}{answer.get('place', '')}")
 
-    def _gone(self, when: str) -> ProcessEnded:
-        """Return how the process ended, which has closed its socket."""
-        self.close(wait_s=0.2)
+    def gone(self, when: str = "while it had nothing to do") -> ProcessEnded:
+        """Return how the process ended, which has closed its socket or has ended."""
+        end_s = time.monotonic() + 0.2
+        while self.alive() and time.monotonic() < end_s:
+            time.sleep(0.001)
+        self.close()
         code = self._process.returncode
         if code is None or code >= 0:
             how = f"with exit code {code}: model.py may not end it"
         elif code == -signal.SIGKILL:
             how = "by SIGKILL: the kernel does that where memory is short"
         else:
-            how = f"by {signal.Signals(-code).name}: native code in it failed"
+            named = -code in [each.value for each in signal.Signals]
+            how = f"by {signal.Signals(-code).name if named else -code}: native code in it failed"
         self.ended = f"the process of {self.name} was ended {when} {how}"
         return ProcessEnded(self.ended)
 
@@ -314,19 +318,22 @@ class PythonProcess:
         """Return whether the process runs; any thread may call."""
         if self.ended or self._process.returncode is not None:
             return False
-        # Not waited for: its number is its own until it is.
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        try:
+            # Its number stays its own until it is waited for.
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        except ChildProcessError:
+            return False
 
-    def close(self, wait_s: float = 0.0) -> None:
-        """Kill the process and what it has started, after it had ``wait_s`` to end by itself."""
-        if self._process.returncode is not None:
-            return
-        end_s = time.monotonic() + wait_s
-        while self.alive() and time.monotonic() < end_s:
-            time.sleep(0.001)
+    def kill(self) -> None:
+        """End the process and what it has started, without waiting for that."""
         self.ended = self.ended or f"the process of {self.name} was ended"
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill it, and wait for its end."""
+        self.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(END_S)
         self._link.close()

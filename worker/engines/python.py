@@ -27,6 +27,7 @@ from mainspring.compiler.artifact.python_process import ProcessEnded, PythonProc
 from mainspring.compiler.artifact.store import Store
 from mainspring.worker.engine import EngineError
 from mainspring.worker.limits import read_limits
+from mainspring.worker.realtime import PROCESS_CORES
 
 LOG = logging.getLogger(__name__)
 
@@ -135,14 +136,15 @@ class PythonModel:
 
     def look(self, now_ns: int) -> None:
         """Starter: notice that a process has ended by itself, and start another when that is due."""
-        if not self._lock.acquire(blocking=False):
+        process = self._process
+        # EXEC, which does not wait for the lock, may run it at any time: it is looked at without.
+        if (process is not None and process.alive()) or not self._lock.acquire(blocking=False):
             return
         try:
             if self.closed:
                 return
             if self._process is not None:
-                if not self._process.alive():
-                    self._lost(self._process)
+                self._lost(self._process)
             elif self._coming is not None:
                 self._come(self._coming, now_ns)
             elif now_ns >= self._due_ns:
@@ -166,14 +168,13 @@ class PythonModel:
             LOG.warning("the process of %s runs again", self.facts.name)
 
     def _lost(self, process: PythonProcess) -> None:
-        """Let go of a process that has ended."""
-        process.close()
+        """Let go of a process that has ended or was killed; the starter waits for its end."""
         now_ns = time.monotonic_ns()
         if now_ns - self._began_ns > LASTS_NS:
             self._failures = 0
         self._process = None
-        self._fail(process.ended, now_ns)
-        self._starter.wake()
+        self._fail(process.ended or str(process.gone()), now_ns)
+        self._starter.do(process.close)
 
     def _fail(self, why: str, now_ns: int) -> None:
         self._failures += 1
@@ -202,12 +203,16 @@ class Starter:
     """The thread that starts the processes of one engine, and watches them. It waits for none of them."""
 
     def __init__(self) -> None:
-        """Start the thread: with this thread's priority and cores, which its processes inherit."""
+        """Start the thread: with this thread's priority, which its processes inherit."""
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._models: list[PythonModel] = []
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="python models", daemon=True)
         self._thread.start()
+
+    def do(self, job: Callable[[], None]) -> None:
+        """Have the thread do something, and then look at its processes."""
+        self._jobs.put(job)
 
     def spawned(self, make: Make) -> PythonProcess:
         """Return a process that this thread has started; raise `ExecutableError`."""
@@ -219,25 +224,21 @@ class Starter:
             except Exception as error:
                 done.set_exception(error)
 
-        self._jobs.put(spawn)
+        self.do(spawn)
         return done.result()
 
     def watch(self, model: PythonModel) -> None:
         """Look after a model's process from now on."""
-        self._jobs.put(lambda: self._models.append(model))
+        self.do(lambda: self._models.append(model))
 
     def forget(self, model: PythonModel) -> None:
         """Look after it no longer."""
-        self._jobs.put(lambda: self._models.remove(model) if model in self._models else None)
-
-    def wake(self) -> None:
-        """Have the thread look at its processes now."""
-        self._jobs.put(lambda: None)
+        self.do(lambda: self._models.remove(model) if model in self._models else None)
 
     def close(self) -> None:
         """End the thread, and with it every process that is left."""
         self._stopped = True
-        self.wake()
+        self.do(lambda: None)
         self._thread.join()
 
     def _run(self) -> None:
@@ -271,8 +272,6 @@ class PythonPrograms:
     def __init__(self, threads: int) -> None:
         """``threads``: in how many each process computes."""
         self._threads = threads
-        # The engine's own threads are kept off EXEC's core; the processes compute while EXEC waits.
-        self._cores = frozenset(os.sched_getaffinity(0))
         self._starter = Starter()
 
     def __call__(self, store: Store, manifest: Manifest) -> PythonModel:
@@ -288,7 +287,7 @@ class PythonPrograms:
             file = _opened(log)
             try:
                 return PythonProcess(
-                    info, rows, folder, python, file, threads=self._threads, cores=self._cores
+                    info, rows, folder, python, file, threads=self._threads, cores=PROCESS_CORES
                 )
             finally:
                 os.close(file)

@@ -39,7 +39,7 @@ class Predictor:
 def decoded(content: bytes) -> npt.NDArray[np.float32]:
     """Return a picture as [3, height, width]; raise ValueError, which the client gets, if it is none."""
     try:
-        picture = Image.open(io.BytesIO(content), formats=("JPEG", "PNG"))
+        picture: Image.Image = Image.open(io.BytesIO(content), formats=("JPEG", "PNG"))
         if picture.width * picture.height > MOST_PIXELS:
             raise ValueError(f"the picture has {picture.width} x {picture.height} pixels, which is too many")
         # A JPEG decoder can leave out what a smaller picture does not need.
@@ -54,4 +54,4 @@ def decoded(content: bytes) -> npt.NDArray[np.float32]:
     left, top = (width - SIDE) // 2, (height - SIDE) // 2
     resized = picture.resize((width, height), Image.Resampling.BILINEAR)
     cropped = np.asarray(resized.crop((left, top, left + SIDE, top + SIDE)), np.float32)
-    return ((cropped / 255 - MEAN) / DEVIATION).transpose(2, 0, 1)
+    return ((cropped / 255 - MEAN) / DEVIATION).transpose(2, 0, 1).astype(np.float32)
