@@ -61,7 +61,7 @@ def test_a_name_that_is_nearly_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-@pytest.mark.parametrize("size", [(640, 480), (200, 900), (31, 17)])
+@pytest.mark.parametrize("size", [(640, 480), (200, 900), (31, 17), (9000, 1)])
 def test_pictures_are_decoded(kind: str, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     decode = predictor("decode-image", monkeypatch)
     found = decode.predict({"image": np.array([picture(kind, size, (255, 0, 0))])})["data"]

@@ -11,7 +11,7 @@ from PIL import Image, UnidentifiedImageError
 SIDE = 224
 """Height and width of the output; model.toml has it, too."""
 SHORT = 256
-"""The shorter side to which a picture is resized before its middle is cut out."""
+"""The shorter side that a picture is resized to, of whose middle `SIDE` by `SIDE` stay."""
 MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
 MOST_PIXELS = 40_000_000
@@ -49,9 +49,9 @@ def decoded(content: bytes) -> npt.NDArray[np.float32]:
         raise ValueError("the image is neither a JPEG nor a PNG file") from None
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(f"the image can't be decoded: {error}") from error
-    scale = SHORT / min(picture.size)
-    width, height = (max(SIDE, round(side * scale)) for side in picture.size)
-    left, top = (width - SIDE) // 2, (height - SIDE) // 2
-    resized = picture.resize((width, height), Image.Resampling.BILINEAR)
-    cropped = np.asarray(resized.crop((left, top, left + SIDE, top + SIDE)), np.float32)
+    # Only what stays is resized: the rest of a very wide picture could be any number of pixels.
+    side = min(picture.size) * SIDE / SHORT
+    left, top = (picture.width - side) / 2, (picture.height - side) / 2
+    box = (left, top, left + side, top + side)
+    cropped = np.asarray(picture.resize((SIDE, SIDE), Image.Resampling.BILINEAR, box), np.float32)
     return ((cropped / 255 - MEAN) / DEVIATION).transpose(2, 0, 1).astype(np.float32)
