@@ -38,7 +38,7 @@ HOST = Path(__file__).with_name("python_host.py")
 MOST_BYTES = 1 << 16
 """Most bytes of a message."""
 TIMES_SLOWEST = 4
-"""Multiple of the slowest batch so far that one may take, without ``timeout_ms``."""
+"""Multiple of the slowest batch of those that were tried that one may take, without ``timeout_ms``."""
 LEAST_BUSY_NS = 100_000_000
 """Least of that time, if the process computes."""
 LEAST_IDLE_NS = 500_000_000
@@ -93,7 +93,8 @@ class PythonProcess:
         self.info, self.facts = info, facts_of(info)
         self.trying = True
         """True until requests are served: a batch without a limit may take as long as the start."""
-        self._slowest_ns = max(info.measured.infer_ns.values(), default=0)
+        self.slowest_ns = max(info.measured.infer_ns.values(), default=0)
+        """Duration of the slowest batch, of those that were measured and those that were tried here."""
         self._tensors = (*info.inputs, *info.outputs)
         self._offsets, size = layout(self._tensors, rows)
         self._size = max(size, mmap.PAGESIZE)
@@ -215,11 +216,12 @@ class PythonProcess:
                 self._told.clear()
             told = self._told[key] = self._message(rows, sizes)
         self._send(told)
-        limits = limits_ns(self.facts.timeout_ns, self._slowest_ns)
+        limits = limits_ns(self.facts.timeout_ns, self.slowest_ns)
         if self.trying:
             limits = (self.facts.timeout_ns or self.facts.start_ns,) * 2
         shapes = self._answer(*limits, f"while it ran a batch of {rows}")["shapes"]
-        self._slowest_ns = max(self._slowest_ns, time.monotonic_ns() - begin_ns)
+        if self.trying:
+            self.slowest_ns = max(self.slowest_ns, time.monotonic_ns() - begin_ns)
         places = self._offsets[len(self.info.inputs) :]
         for tensor, offset, address, shape in zip(self.info.outputs, places, outputs, shapes, strict=True):
             size, into = rows * _row_bytes(tensor, sizes), address

@@ -67,7 +67,7 @@ class Description(msgspec.Struct, frozen=True):
     batch_sizes: tuple[int, ...] = (1,)
     symbols: tuple[Symbol, ...] = ()
     """The sizes that shapes name, with their limits."""
-    memory_bytes: int = 1 << 30
+    memory_bytes: int = 512 << 20
     timeout_ns: int = 0
     start_ns: int = 30_000_000_000
 
@@ -98,7 +98,7 @@ def read_description(text: str) -> Description:
         outputs,
         sizes,
         symbols,
-        round(numbers.get("memory_mb", 1024)) << 20,
+        round(numbers.get("memory_mb", 512)) << 20,
         round(numbers.get("timeout_ms", 0) * 1e6),
         round(numbers.get("start_s", 30) * 1e9),
     )

@@ -65,7 +65,7 @@ class PythonModel:
         self._coming: PythonProcess | None = None
         """The next process, which is not ready yet."""
         self._failures = 0
-        self._began_ns = 0
+        self._began_ns = self._slowest_ns = 0
         self._due_ns = 0
         """Instant of the next start."""
         self._why = ""
@@ -121,7 +121,7 @@ class PythonModel:
                 BatchArrays(self.info, size, sizes).begin(self)
         process = self._process
         if process is not None:
-            process.trying = False
+            process.trying, self._slowest_ns = False, process.slowest_ns
 
     def start(self) -> None:
         """Start a process and wait for it; raise `ExecutableError`."""
@@ -163,7 +163,7 @@ class PythonModel:
             coming.close()
             raise
         if ready:
-            coming.trying = False
+            coming.trying, coming.slowest_ns = False, max(self._slowest_ns, coming.slowest_ns)
             self._process, self._coming, self._began_ns = coming, None, now_ns
             LOG.warning("the process of %s runs again", self.facts.name)
 

@@ -45,7 +45,7 @@ shape = ["<=64", 8]
 
 def test_sizes_are_sorted_and_defaults_hold() -> None:
     found = read_description(f'rows = "independent"\nbatch_sizes = [4, 1, 4]\n{TENSORS}')
-    assert (found.batch_sizes, found.memory_bytes, found.timeout_ns) == ((1, 4), 1 << 30, 0)
+    assert (found.batch_sizes, found.memory_bytes, found.timeout_ns) == ((1, 4), 512 << 20, 0)
 
 
 @pytest.mark.parametrize(
