@@ -16,6 +16,7 @@ import hashlib
 import logging
 import os
 import re
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ import msgspec
 
 from mainspring.compiler.artifact.errors import StoreError
 from mainspring.compiler.artifact.manifest import ENTRY_FILES, Manifest
+from mainspring.compiler.artifact.python_folder import UNPACKED
 from mainspring.compiler.artifact.store import Store, check_name, hash_of_file, move, to_disk
 from mainspring.messages.model import ModelSpec
 from mainspring.worker.engine import EngineError
@@ -248,7 +250,7 @@ class Fetcher:
             return
         store = self._store
         needed = manifest.weights_bytes
-        have = _bytes_below(store.root / "weights") + _bytes_below(store.root / "executables")
+        have = sum(_bytes_below(store.root / each) for each in ("weights", "executables", UNPACKED))
         if have + needed <= self._most_bytes:
             return
         names = [each for each in store.names() if each != manifest.name]
@@ -278,14 +280,17 @@ class Fetcher:
         finally:
             os.close(file)
         left = [keep, *store.manifests()] if store.names() else [keep]
-        unused = []
+        unused: list[Path] = []
         if all(each.weights_hash != gone.weights_hash for each in left):
             unused.append(store.root / "weights" / f"{gone.weights_hash}.bin")
         if all(each.executable != gone.executable for each in left):
-            unused += (store.root / "executables" / gone.executable).glob("*")
+            folders = (store.root / each / gone.executable for each in ("executables", UNPACKED))
+            unused += (path for folder in folders for path in folder.rglob("*") if path.is_file())
         freed = sum(path.stat().st_size for path in unused if path.exists())
         for path in unused:
             path.unlink(missing_ok=True)
+        if not any(each.executable == gone.executable for each in left):
+            shutil.rmtree(store.root / UNPACKED / gone.executable, ignore_errors=True)
         _LOGGER.warning("dropped %s from the store: it was not needed for longest", name)
         return freed
 

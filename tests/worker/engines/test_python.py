@@ -13,6 +13,7 @@ import pytest
 
 from mainspring.compiler.artifact.errors import ExecutableError, Interrupted, StoreError, ValuesError
 from mainspring.compiler.artifact.manifest import Manifest
+from mainspring.compiler.artifact.python_folder import unpacked
 from mainspring.compiler.artifact.python_process import LEAST_BUSY_NS, LEAST_IDLE_NS, ProcessEnded, limits_ns
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.python_models.compiling import compile_folder
@@ -279,3 +280,19 @@ def test_looks_at_it_disturb_no_batch(model: PythonModel, monkeypatch: pytest.Mo
     for value in range(2000):
         assert (run(model, value % 100)[0] == 2 * (value % 100)).all()
     assert pid(model) == before
+
+
+def test_what_is_dropped_for_want_of_room_is_dropped_whole(
+    made: tuple[Store, Manifest], tmp_path: Path
+) -> None:
+    store, manifest = made
+    other = compile_folder(folder(tmp_path / "other"), "other", store).manifest
+    here = Store(tmp_path / "fetched")
+    fetcher = Fetcher(here, source_of(str(store.root)), threading.Event(), most_bytes=1)
+    fetcher.fetch(manifest.spec())
+    held = unpacked(here, here.manifest("odd"))
+    assert held.is_dir()
+    fetcher.released("odd")
+    fetcher.fetch(other.spec())
+    assert here.names() == ["other"]
+    assert not held.exists()
