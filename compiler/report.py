@@ -58,6 +58,7 @@ def describe_profile(compiled: Compiled) -> str:
     said = "measured" if compiled.manifest.verified else "estimated from its work until workers measure it"
     # A GPU takes a tenth of the time.
     digits, where = (1, "") if kind == CPU else (3, f" on {kind}")
+    digits = 2 if compiled.manifest.engine == PYTHON else digits
     infer = ", ".join(
         f"{size}: {ns / _NS_PER_MS:.{digits}f}" for size, ns in sorted(profile.infer_ns.items())
     )

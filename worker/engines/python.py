@@ -2,8 +2,8 @@
 
 PREPARE has a process started and warmed. EXEC hands it the true rows of a batch and waits for its answer, for
 a bounded time. A process that ends or hangs costs its batch: the model's next batches fail at once, and say
-why, until the process is there again. It is started at once, and then after pauses that double while it ends
-soon. One thread starts all processes, because they die with the thread that started them.
+why, until the process is there again. It is started at once, and then after pauses that double while it
+answers nothing. One thread starts all processes, because they die with the thread that started them.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ KEPT_LOG_BYTES = 1 << 16
 """Bytes that are kept of a log that has become too long: its end."""
 LOOK_S = 0.1
 """Time between two looks at the processes, while there are any."""
-LASTS_NS = 10_000_000_000
-"""A process that has run for so long is started again at once; one that ends sooner, after a pause."""
 PAUSE_NS = 500_000_000
 MOST_PAUSE_NS = 30_000_000_000
 
@@ -47,7 +45,7 @@ Make = Callable[[], PythonProcess]
 
 
 def pause_ns(failures: int) -> int:
-    """Return the time before another start, after so many in a row that did not last."""
+    """Return the time before another start, after so many ends in a row without an answer between them."""
     return 0 if failures <= 1 else min(PAUSE_NS << min(failures - 2, 10), MOST_PAUSE_NS)
 
 
@@ -65,7 +63,7 @@ class PythonModel:
         self._coming: PythonProcess | None = None
         """The next process, which is not ready yet."""
         self._failures = 0
-        self._began_ns = self._slowest_ns = 0
+        self._slowest_ns = 0
         self._due_ns = 0
         """Instant of the next start."""
         self._why = ""
@@ -109,6 +107,7 @@ class PythonModel:
             except (ProcessEnded, Interrupted):
                 self._lost(self._process)
                 raise
+            self._failures = 0
         finally:
             self._lock.release()
 
@@ -131,7 +130,7 @@ class PythonModel:
         except BaseException:
             process.close()
             raise
-        self._process, self._began_ns = process, time.monotonic_ns()
+        self._process = process
         self._starter.watch(self)
 
     def look(self, now_ns: int) -> None:
@@ -146,7 +145,7 @@ class PythonModel:
             if self._process is not None:
                 self._lost(self._process)
             elif self._coming is not None:
-                self._come(self._coming, now_ns)
+                self._come(self._coming)
             elif now_ns >= self._due_ns:
                 self._coming = self._make()
         except ExecutableError as error:
@@ -154,7 +153,7 @@ class PythonModel:
         finally:
             self._lock.release()
 
-    def _come(self, coming: PythonProcess, now_ns: int) -> None:
+    def _come(self, coming: PythonProcess) -> None:
         """Take a process that has become ready; raise `ExecutableError` if it fails to."""
         try:
             ready = coming.ready(wait=False)
@@ -164,16 +163,13 @@ class PythonModel:
             raise
         if ready:
             coming.trying, coming.slowest_ns = False, max(self._slowest_ns, coming.slowest_ns)
-            self._process, self._coming, self._began_ns = coming, None, now_ns
+            self._process, self._coming = coming, None
             LOG.warning("the process of %s runs again", self.facts.name)
 
     def _lost(self, process: PythonProcess) -> None:
         """Let go of a process that has ended or was killed; the starter waits for its end."""
-        now_ns = time.monotonic_ns()
-        if now_ns - self._began_ns > LASTS_NS:
-            self._failures = 0
         self._process = None
-        self._fail(process.ended or str(process.gone()), now_ns)
+        self._fail(process.ended or str(process.gone()), time.monotonic_ns())
         self._starter.do(process.close)
 
     def _fail(self, why: str, now_ns: int) -> None:

@@ -117,6 +117,7 @@ def test_a_process_that_ends_or_hangs_comes_again(
         run(model, 1)
     wait_until(lambda: serves(model), PATIENCE_S)
     assert pid(model) != before
+    assert model._failures == 0, "it has answered: after the next end it is started at once"
     with pytest.raises(ProcessLookupError):
         os.kill(before, 0)
 
@@ -296,3 +297,13 @@ def test_what_is_dropped_for_want_of_room_is_dropped_whole(
     fetcher.fetch(other.spec())
     assert here.names() == ["other"]
     assert not held.exists()
+
+
+def test_pauses_grow_while_nothing_is_answered(model: PythonModel) -> None:
+    for failures in (1, 2, 3):
+        wait_until(lambda: model._process is not None, PATIENCE_S)
+        with pytest.raises(ProcessEnded, match="with exit code 3"):
+            run(model, EXITS)
+        assert model._failures == failures
+    with pytest.raises(ProcessEnded, match=r"it is started again in (0\.9|1\.0) s"):
+        run(model, 1)
