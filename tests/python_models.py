@@ -16,7 +16,7 @@ dtype = "float32"
 shape = [3]
 """
 DOUBLES = 'return {"y": inputs["x"] * 2}'
-HEAD = 'rows = "independent"\nbatch_sizes = [1, 2, 4]\nmemory_mb = 256\n'
+HEAD = 'rows = "independent"\nbatch_sizes = [1, 2, 4]\nmemory_mb = 256\nstart_s = 300\n'
 
 
 def folder(

@@ -209,6 +209,10 @@ def main(control: int, memory: int, parent: int) -> None:
             if message["do"] == "load" or not isinstance(error, (Unfit, ValueError, MemoryError)):
                 traceback.print_exc()
             answer = _told(error)
+        except SystemExit as error:
+            # At once: the worker waits, and what model.py left to be done at the end may take long.
+            code = error.code
+            os._exit(code & 0xFF if isinstance(code, int) else 1 if code else 0)
         link.send(json.dumps(answer).encode())
         received = link.recv(MOST_BYTES)
         if not received:

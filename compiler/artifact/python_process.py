@@ -46,6 +46,8 @@ LEAST_IDLE_NS = 500_000_000
 COMPUTED_PART = 0.5
 END_S = 5.0
 """Longest wait for the end of a process that was killed."""
+CLOSED_S = 0.2
+"""Longest wait for the end of a process that has closed its socket."""
 KEPT_ENVIRONMENT = ("LANG", "LC_ALL", "PATH", "TZ")
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -301,12 +303,14 @@ class PythonProcess:
 
     def gone(self, when: str = "while it had nothing to do") -> ProcessEnded:
         """Return how the process ended, which has closed its socket or has ended."""
-        end_s = time.monotonic() + 0.2
-        while self.alive() and time.monotonic() < end_s:
+        end_s = time.monotonic() + CLOSED_S
+        while (lives := self.alive()) and time.monotonic() < end_s:
             time.sleep(0.001)
         self.close()
         code = self._process.returncode
-        if code is None or code >= 0:
+        if lives:
+            how = "because it had closed its connection to the worker"
+        elif code is None or code >= 0:
             how = f"with exit code {code}: model.py may not end it"
         elif code == -signal.SIGKILL:
             how = "by SIGKILL: the kernel does that where memory is short"
