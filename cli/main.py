@@ -31,7 +31,7 @@ from mainspring.messages.tables import OPTIONS
 
 GROUPS = {
     "Serve": (
-        *("doctor", "up", "scale", "demo", "compile", "zoo", "models", "infer", "token", "keys"),
+        *("doctor", "up", "scale", "demo", "compile", "zoo", "models", "graphs", "infer", "token", "keys"),
         "balance",
     ),
     "Look": ("status", "top", "explain", "log", "trace"),

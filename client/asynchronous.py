@@ -24,6 +24,8 @@ from mainspring.client.memory import MEMORY_BYTES
 from mainspring.client.requests import MAX_UNREAD_BYTES, Call
 from mainspring.client.result import InferResult
 from mainspring.client.sequences import AsyncSequence, Places
+from mainspring.messages.clients import ServedGraph
+from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.status import ClusterStatus
 
@@ -178,6 +180,18 @@ class AsyncClient(OfOneProcess):
     async def remove_model(self, name: str) -> None:
         """Stop serving a model; see `Client.remove_model`."""
         await asyncio.to_thread(self._client.remove_model, name)
+
+    async def add_graph(self, graph: GraphSpec | str, *, check: bool = False) -> None:
+        """Serve a graph of models; see `Client.add_graph`."""
+        await asyncio.to_thread(self._client.add_graph, graph, check=check)
+
+    async def remove_graph(self, name: str) -> None:
+        """Serve a graph no more; see `Client.remove_graph`."""
+        await asyncio.to_thread(self._client.remove_graph, name)
+
+    async def graphs(self) -> tuple[ServedGraph, ...]:
+        """Return the graphs that are served; see `Client.graphs`."""
+        return await asyncio.to_thread(self._client.graphs)
 
     async def set_max_queue_size(self, name: str, size: int | None) -> None:
         """Bound a model's queue; see `Client.set_max_queue_size`."""

@@ -458,6 +458,8 @@ def _outcome(message: object, frames: list[Any], call: Call, now_ns: int) -> obj
             return error_of(message)
         case clients.ModelList():
             return message.models
+        case clients.GraphList():
+            return message.graphs
         case clients.StatusReply():
             return message.status
         case _:

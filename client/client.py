@@ -21,6 +21,7 @@ from mainspring.client.channel import Channel, PerProcess
 from mainspring.client.deadlines import AnyDeadline, Deadline, deadline_of, slo_nanoseconds, within
 from mainspring.client.errors import (
     GatewayUnreachable,
+    InvalidRequest,
     MainspringError,
     OfOneProcess,
     TimedOut,
@@ -32,9 +33,12 @@ from mainspring.client.requests import MAX_UNREAD_BYTES, Call, InferCall, Outbox
 from mainspring.client.result import InferResult, check_mapping, is_plain, to_tensors
 from mainspring.client.sequences import NOWHERE, Place, Places, Sequence
 from mainspring.messages import clients
+from mainspring.messages.clients import ServedGraph
 from mainspring.messages.codes import Reason
+from mainspring.messages.graphs import GraphSpec, read_graph
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.status import ClusterStatus
+from mainspring.messages.tables import ConfigError
 
 _ADMIN_GUARD_S = 15.0
 
@@ -269,6 +273,26 @@ class Client(OfOneProcess):
     def remove_model(self, name: str) -> None:
         """Stop serving a model; what is queued for it is rejected. Raises `UnknownModel`."""
         self._exchange(clients.RemoveModel(self._channel.next_key(), name))
+
+    def add_graph(self, graph: GraphSpec | str, *, check: bool = False) -> None:
+        """Serve a graph of models under its name; ``graph`` may be the text of its file.
+
+        ``check``: only say whether it makes sense. Raises `InvalidRequest`, which names what is wrong.
+        """
+        if isinstance(graph, str):
+            try:
+                graph = read_graph(graph, "the graph")
+            except ConfigError as error:
+                raise InvalidRequest(str(error), Reason.BAD_INPUT) from None
+        self._exchange(clients.AddGraph(self._channel.next_key(), graph, check))
+
+    def remove_graph(self, name: str) -> None:
+        """Serve a graph no more. Raises `InvalidRequest` if there is none of this name."""
+        self._exchange(clients.RemoveGraph(self._channel.next_key(), name))
+
+    def graphs(self) -> tuple[ServedGraph, ...]:
+        """Return the graphs that are served, each with why requests for it are refused now, if they are."""
+        return self._exchange(clients.ListGraphs(self._channel.next_key()))  # type: ignore[no-any-return]
 
     def set_max_queue_size(self, name: str, size: int | None) -> None:
         """Have at most ``size`` requests wait for a model; None for what the configuration says.

@@ -34,6 +34,7 @@ from mainspring.cluster.membership import (
     why_given_up,
     worker_joined,
 )
+from mainspring.cluster.queries import Query
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.residency import (
     give_up,
@@ -75,6 +76,7 @@ from mainspring.messages.events import (
     ModelRemoved,
     ModelRestored,
     OperatorAsked,
+    QueryArrived,
     RequestArrived,
     RequestCancelled,
     Wakeup,
@@ -122,6 +124,8 @@ def _apply_other(cluster: Cluster, now_ns: int, entry: Event | Command) -> Chang
             if request is not None:
                 request.model.counts.rejected += 1
                 cluster.close(request)
+            elif request_id in cluster.queries:
+                return _rejected(cluster, cluster.queries[request_id])
         case Load():
             load_sent(cluster, now_ns, entry)
         case Unload():
@@ -177,8 +181,14 @@ def _apply_event(cluster: Cluster, now_ns: int, event: Event) -> Change:
             request = cluster.requests.get(request_id)
             if request is not None:
                 change = _close(cluster, [request])
+            elif request_id in cluster.queries:
+                change = _close(cluster, list(cluster.queries.pop(request_id).open.values()))
+        case QueryArrived():
+            change = _query_arrived(cluster, now_ns, event)
         case GatewayLeft(number=number):
             change = _close(cluster, requests_of(cluster, number))
+            for query_id in [each for each in cluster.queries if gateway_of(each) == number]:
+                del cluster.queries[query_id]
         case ModelAdded(model=spec):
             change = model_added(cluster, spec)
         case ModelRemoved(name=name):
@@ -212,6 +222,26 @@ def _arrived(cluster: Cluster, now_ns: int, event: RequestArrived) -> Change:
     return change
 
 
+def _query_arrived(cluster: Cluster, now_ns: int, event: QueryArrived) -> Change:
+    """Enter a query, of which no piece has come; nothing if its id is known, or 0, which stands for none."""
+    if event.query_id in cluster.queries or not event.query_id:
+        return NOTHING
+    due_ns = None if event.deadline_ns is None else event.deadline_ns - cluster.response_margin_ns
+    cluster.queries[event.query_id] = Query(event, now_ns, due_ns)
+    change = Change()
+    change.taken = True
+    return change
+
+
+def _rejected(cluster: Cluster, query: Query) -> Change:
+    """Forget a query with all its pieces, which count as rejected; return those that waited."""
+    del cluster.queries[query.id]
+    pieces = list(query.open.values())
+    for piece in pieces:
+        piece.model.counts.rejected += 1
+    return _close(cluster, pieces)
+
+
 def _close(cluster: Cluster, requests: list[Request]) -> Change:
     """Forget requests; return those that waited."""
     change = Change()
@@ -222,8 +252,9 @@ def _close(cluster: Cluster, requests: list[Request]) -> Change:
 
 
 def requests_of(cluster: Cluster, gateway: int) -> list[Request]:
-    """Return every request of a gateway, by its number."""
-    return [request for request in cluster.requests.values() if gateway_of(request.id) == gateway]
+    """Return every request of a gateway, by its number; a piece is that of its query's."""
+    requests = cluster.requests.values()
+    return [request for request in requests if gateway_of(request.event.query or request.id) == gateway]
 
 
 def doubt(cluster: Cluster, now_ns: int, name: str) -> None:

@@ -82,10 +82,8 @@ def infer_begun(cluster: Cluster, now_ns: int, action: Infer, batch: Batch) -> N
 def infer_ended(
     cluster: Cluster, now_ns: int, worker: Worker, slot: Slot[Executed], action: Infer, result: Result
 ) -> list[Request]:
-    """Enter the result of an INFER, whose slot `Timeline.finish` took out; return its requests.
-
-    If it ended well they are gone. Otherwise those that were not cancelled are undecided.
-    """
+    """Enter the result of an INFER, whose slot `Timeline.finish` took out; return its requests: gone if it
+    ended well, else undecided unless they were cancelled."""
     placement, index = slot.placement, slot.size_index
     if placement is None:
         placement = slot.placement = worker.find(action.model, action.sizes)
@@ -118,6 +116,8 @@ def infer_ended(
                     late += 1
                 request.place = _GONE
                 del cluster.requests[request.id]
+                if request.query is not None:
+                    cluster.leave(request, request.query)
         counts.finished += in_time
         counts.late += late
         if kind is not None:

@@ -13,6 +13,7 @@ from mainspring.messages.events import RequestArrived
 
 if TYPE_CHECKING:
     from mainspring.cluster.models import Model
+    from mainspring.cluster.queries import Query
 
 
 class Place(enum.Enum):
@@ -51,6 +52,7 @@ class Request:
         "id",
         "model",
         "place",
+        "query",
         "rows",
         "spoilt",
         "suspect",
@@ -71,6 +73,8 @@ class Request:
         self.event = event
         """Its arrival, for a snapshot."""
         self.place = _UNDECIDED
+        self.query: Query | None = None
+        """The query that it is a piece of; None if it is of none, or if that was not known when it came."""
         self.failures = 0
         """The scheduler's note: how many actions failed on it."""
         self.fatal = 0

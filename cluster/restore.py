@@ -8,6 +8,7 @@ from mainspring.cluster.estimates import InferTimes, LoadTime
 from mainspring.cluster.membership import lose, note_standing, set_draining
 from mainspring.cluster.models import Losses, Model
 from mainspring.cluster.placements import Placement, State
+from mainspring.cluster.queries import Query
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.residency import give_pages_back
 from mainspring.cluster.residency_bits import find
@@ -30,6 +31,7 @@ from mainspring.messages.snapshot import (
     OutstandingState,
     PlacementState,
     PlacementStates,
+    QueryState,
     RecencyState,
     RequestState,
     SlotState,
@@ -64,6 +66,8 @@ def restore(cluster: Cluster, entry: Told) -> None:
             _operators(cluster, entry)
         case ScaleState():
             restore_scale(cluster, entry)
+        case QueryState():
+            _query(cluster, entry)
         case RequestState():
             _request(cluster, entry)
         case ModelState():
@@ -250,6 +254,7 @@ def _executed(cluster: Cluster, worker: Worker, told: SlotState, action: Execute
         request.place = Place(state.place)
         if request.place is not Place.GONE:
             cluster.requests[request.id] = request
+            cluster.join(request)
         requests.append(request)
     return slot
 
@@ -354,6 +359,18 @@ def _operators(cluster: Cluster, state: OperatorState) -> None:
             set_draining(cluster, worker.name)
 
 
+def _query(cluster: Cluster, state: QueryState) -> None:
+    """Have a query; pieces of it that are known belong to it from now on."""
+    event, margin_ns = state.event, cluster.response_margin_ns
+    due_ns = None if event.deadline_ns is None else event.deadline_ns - margin_ns
+    query = cluster.queries[event.query_id] = Query(event, state.arrived_ns, due_ns)
+    query.done = list(state.done)
+    for request_id in state.open:
+        request = cluster.requests.get(request_id)
+        if request is not None:
+            cluster.join(request)
+
+
 def _request(cluster: Cluster, state: RequestState) -> None:
     """Have an open request; one that runs came with its INFER."""
     request = cluster.requests.get(state.event.request_id)
@@ -363,6 +380,7 @@ def _request(cluster: Cluster, state: RequestState) -> None:
             return
         request = Request(state.event, model, state.arrived_ns, state.due_ns, state.cold)
         cluster.requests[request.id] = request
+        cluster.join(request)
     elif request.place is Place.QUEUED:
         cluster.dequeue(request)
     request.event, request.rows = state.event, state.event.rows

@@ -29,6 +29,7 @@ from mainspring.messages.snapshot import (
     OutstandingState,
     PlacementState,
     PlacementStates,
+    QueryState,
     RecencyState,
     RequestState,
     SlotState,
@@ -83,7 +84,14 @@ def _numbering(cluster: Cluster) -> Numbering:
 
 
 def _requests(cluster: Cluster) -> Iterator[Part]:
-    """Yield every open request."""
+    """Yield every open request, behind the queries that they are pieces of."""
+    queries = list(cluster.queries.values())
+    for first in range(0, len(queries), AT_ONCE):
+        yield [
+            QueryState(query.event, query.arrived_ns, tuple(query.done), tuple(query.open))
+            for query in queries[first : first + AT_ONCE]
+            if query.id in cluster.queries
+        ]
     requests = list(cluster.requests.values())
     for first in range(0, len(requests), AT_ONCE):
         yield [

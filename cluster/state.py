@@ -10,6 +10,7 @@ from mainspring.cluster.estimates import Estimates
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.provision import Kind
+from mainspring.cluster.queries import Query
 from mainspring.cluster.requests import Place, Request, add_to_backlog
 from mainspring.cluster.rolling import RANK
 from mainspring.cluster.served_models import ServedModels
@@ -17,8 +18,9 @@ from mainspring.cluster.worker_bits import WorkerBits
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Command, Executed, Load, Prepare, Release, Unload
 from mainspring.messages.events import Event, OperatorAsked, RequestArrived, WorkerJoined
+from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.operating import SetDefaultSlo, SetGoodputWeight, SetMaxQueue
+from mainspring.messages.operating import SetDefaultSlo, SetGoodputWeight, SetGraph, SetMaxQueue
 from mainspring.messages.targets import kind_of
 
 if TYPE_CHECKING:
@@ -44,6 +46,11 @@ class Cluster:
     """The last worker that joined by `follow`, and when: the entry may come twice."""
     history: deque[tuple[int, Event | Command]] | None = None
     """The last entries that were applied, for `validate`; None, as where requests are served, keeps none."""
+
+    stepped: list[Query] | None = None
+    """The scheduler's note: queries of several steps of which a piece has ended; readers keep none."""
+    queries: dict[int, Query]
+    """Every query that was neither answered nor rejected, by id."""
 
     def __init__(
         self, estimate_rank: int = RANK, dispatch_delay_ns: int = 0, response_margin_ns: int = 0
@@ -75,7 +82,7 @@ class Cluster:
         """Every request that was neither answered nor rejected."""
         self.running: dict[int, list[Request]] = {}
         """The requests of each outstanding INFER, by action."""
-        self.queued = 0
+        self.queries, self.queued = {}, 0
         """The number of requests in any queue."""
         self.arrival, self.ended = Change(), Change()
         """The changes by the last arrival and result, used again: new ones would cost 2 % of a request."""
@@ -126,6 +133,14 @@ class Cluster:
         found = self.operations.get(("goodput weight", name))
         command = None if found is None else found[1].command
         return command.weight if isinstance(command, SetGoodputWeight) else None
+
+    def graphs(self) -> dict[str, GraphSpec]:
+        """Return the graphs of models that clients may ask for, by name."""
+        found: dict[str, GraphSpec] = {}
+        for _, event in self.operations.values():
+            if isinstance(event.command, SetGraph) and event.command.graph is not None:
+                found[event.command.name] = event.command.graph
+        return found
 
     # --- models and workers ---
 
@@ -234,7 +249,25 @@ class Cluster:
             return None
         model.counts.came(now_ns, deadline_ns)
         self.requests[request.id] = request
+        if self.queries:
+            self.join(request)
         return request
+
+    def join(self, request: Request) -> None:
+        """Have a request be a piece of the query that its arrival names, if that is known."""
+        query = self.queries.get(request.event.query)
+        if query is not None and request.event.step < len(query.done):
+            request.query = query
+            query.open[request.id] = request
+
+    def leave(self, request: Request, query: Query) -> None:
+        """Note that a piece has ended; the query is over with the last."""
+        if query.open.pop(request.id, None) is not None:
+            query.done[request.event.step] += request.rows
+            if query.over:
+                self.queries.pop(query.id, None)
+            elif self.stepped is not None and len(query.done) > 1:
+                self.stepped.append(query)
 
     def model_of(self, event: RequestArrived) -> Model | None:
         """Return the model or the bucket that a request is for; None if it is not served."""
@@ -282,6 +315,8 @@ class Cluster:
     def close(self, request: Request) -> None:
         """Forget a request: it is answered, rejected or cancelled."""
         self.requests.pop(request.id, None)
+        if request.query is not None:
+            self.leave(request, request.query)
         if request.place is _QUEUED:
             self.dequeue(request)
         assert request.place is not _GONE, f"{request}: it can't go twice"
@@ -319,7 +354,7 @@ class Change:
         self.removed: Model | None = None
         """The model that is served no more; its queue is as it was."""
         self.taken = False
-        """True if an operator's setting was entered: nothing forbade it."""
+        """True if an operator's setting, or a query, was entered: nothing forbade it."""
         self.renew(worker)
 
     def renew(self, worker: Worker | None) -> None:

@@ -97,6 +97,14 @@ def _check_requests(cluster: Cluster) -> None:
                 places[request.id].append(f"action {action_id}")
     for request_id, found in places.items():
         assert len(found) == 1, f"{cluster.requests[request_id]} is in {found or 'no place'}"
+    for query in cluster.queries.values():
+        assert not query.over, f"{query} is over"
+        for piece in query.open.values():
+            assert cluster.requests.get(piece.id) is piece, f"{piece} is a piece of {query}, and not known"
+            assert piece.query is query, f"{piece} is a piece of {query}, and of {piece.query}"
+    for request in cluster.requests.values():
+        query_id = 0 if request.query is None else request.query.id
+        assert not query_id or query_id in cluster.queries, f"{request} is a piece of a query that has ended"
     assert queued == cluster.queued, f"{queued} requests are queued, {cluster.queued} were counted"
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -27,6 +27,7 @@ from mainspring.controller.shards import Moves, Shards
 from mainspring.messages.choices import in_milliseconds
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import OperatorAsked
+from mainspring.messages.graphs import GraphSpec, graph_fault
 from mainspring.messages.metrics import ClusterMetrics
 from mainspring.messages.operating import (
     LoadOn,
@@ -36,6 +37,7 @@ from mainspring.messages.operating import (
     OperatorCommand,
     SetDefaultSlo,
     SetGoodputWeight,
+    SetGraph,
     SetMaxQueue,
     described,
     subject,
@@ -45,6 +47,9 @@ from mainspring.messages.peers import AdminReply, AdminRequest
 from mainspring.messages.served import ServedModel
 from mainspring.messages.status import ClusterStatus, WorkerStatus
 
+CONFIGURATION = "configuration"
+"""Name under which a command is logged that the configuration asks for."""
+MAX_GRAPHS = 4096
 REPOSITORY = "repository"
 """Name under which a command is logged that a model's configuration in a repository asks for."""
 _LOGGER = logging.getLogger(__name__)
@@ -74,8 +79,9 @@ class Administration:
         *,
         shards: Shards,
         moves: Moves,
+        graphs: Sequence[GraphSpec] = (),
     ) -> None:
-        """``clock`` only measures how long it takes to make a status."""
+        """``clock`` only measures how long it takes to make a status; ``graphs`` are the configured ones."""
         self._shards = shards
         self._moves = moves
         self.stopping = False
@@ -87,8 +93,11 @@ class Administration:
         self._dropped = dropped
         self._journal = journal
         self._clock = clock
-        self._kept = dict(journal.asked)
-        """Settings of operators from before the controller's restart that have not been made again yet."""
+        configured = [OperatorAsked(CONFIGURATION, SetGraph(each.name, each)) for each in graphs]
+        self._kept = {("graph", each.name): asked for each, asked in zip(graphs, configured, strict=True)}
+        """Settings of the configuration, and of operators from before the controller's restart, that have not
+        been made (again) yet."""
+        self._kept |= journal.asked
         self._status: ClusterStatus | None = None
         self._status_until_ns = 0
 
@@ -223,8 +232,11 @@ class Administration:
         if about is not None:
             self._kept.pop(about, None)
         self._scheduler.handle(now_ns, event)
-        if isinstance(event.command, SetDefaultSlo):
-            self._registry.send_default_slo(event.command.model, event.command.slo_ns)
+        match event.command:
+            case SetDefaultSlo(model=model, slo_ns=slo_ns):
+                self._registry.send_default_slo(model, slo_ns)
+            case SetGraph(name=name, graph=graph):
+                self._registry.send_graph(name, graph)
 
     def _refusal(self, asked: Operate) -> str | None:
         if self.stopping:
@@ -237,6 +249,8 @@ class Administration:
             return f"no model, worker or address has more than {MAX_NAME_CHARACTERS} characters"
         if isinstance(asked.command, SetDefaultSlo):
             return self._slo_refusal(asked.command)
+        if isinstance(asked.command, SetGraph):
+            return self._graph_refusal(asked.command)
         if isinstance(asked.command, SetMaxQueue):
             return self._bound_refusal(asked.command)
         if isinstance(asked.command, SetGoodputWeight):
@@ -249,6 +263,19 @@ class Administration:
         if command.size is not None and not 1 <= command.size <= MAX_QUEUE_SIZE:
             return f"a max_queue_size of {command.size:,} can't be; give 1 to {MAX_QUEUE_SIZE:,}"
         return self._unknown(command.model)
+
+    def _graph_refusal(self, command: SetGraph) -> str | None:
+        """Gateways, which know what each model takes, have checked the rest."""
+        if command.graph is None:
+            known = self._registry.graph_named(command.name)
+            return None if known else f"there is no graph {command.name!r}"
+        if command.graph.name != command.name or (fault := graph_fault(command.graph)):
+            return fault or f"the graph's name is {command.graph.name!r}, not {command.name!r}"
+        if self._registry.is_known(command.name):
+            return f"a model is called {command.name!r}: choose another name for the graph"
+        if len(self._scheduler.cluster.graphs()) >= MAX_GRAPHS:
+            return f"{MAX_GRAPHS} graphs are served, which is the bound; remove one first"
+        return None
 
     def _weight_refusal(self, command: SetGoodputWeight) -> str | None:
         fault = None if command.weight is None else weight_fault(command.weight)

@@ -52,7 +52,8 @@ _DECODER = msgspec.json.Decoder(Change)
 _UNUSED_LINES = 1000
 """The file is rewritten once it has this many lines more than twice the changes in force."""
 _UNSET = (SetDefaultSlo, SetGoodputWeight, SetMaxQueue)
-"""Commands that set nothing any more if only the model is named."""
+"""Commands that set nothing any more if only the model is named. A graph that was removed stays so, whatever
+the configuration says."""
 
 
 class Journal:

@@ -16,8 +16,10 @@ from mainspring.controller.sessions import GatewaySession, SessionTable
 from mainspring.controller.standing import Readiness
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import ModelAdded, ModelRemoved
+from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.model import DTYPES, PAGE_BYTES, ModelSpec, TensorSpec, is_dtype
-from mainspring.messages.peers import DefaultSlo, ModelDown, ModelUp, Served
+from mainspring.messages.operating import SetGraph
+from mainspring.messages.peers import DefaultSlo, Graph, ModelDown, ModelUp, Served
 from mainspring.messages.served import ServedModel
 from mainspring.messages.targets import built_for, check_targets, each_build, targets_of
 
@@ -138,6 +140,9 @@ class ModelRegistry:
         fault = spec_fault(spec)
         if fault is not None:
             return Reason.BAD_MESSAGE, f"model {spec.name[:MAX_NAME_CHARACTERS]!r} can't be served: {fault}"
+        if self.graph_named(spec.public_name):
+            detail = f"a graph is called {spec.public_name!r}: remove it, or choose another name"
+            return Reason.MODEL_EXISTS, detail
         if len(self.models) >= self._max_models:
             detail = (
                 f"{self._max_models} models are served, which is the bound (max_models); remove one first"
@@ -214,6 +219,15 @@ class ModelRegistry:
         """Have gateways give a model's requests that bring no SLO this one; None: the configured one."""
         self._outbox.send_gateways(DefaultSlo(name, slo_ns))
 
+    def graph_named(self, name: str) -> bool:
+        """Say whether clients can ask for a graph of this name."""
+        asked = self._scheduler.asked(("graph", name))
+        return asked is not None and isinstance(asked.command, SetGraph) and asked.command.graph is not None
+
+    def send_graph(self, name: str, graph: GraphSpec | None) -> None:
+        """Have gateways take requests for a graph of this name from now on, or no more."""
+        self._outbox.send_gateways(Graph(name, graph))
+
     def welcome(self, gateway: GatewaySession) -> None:
         """Send all models to a new gateway."""
         self.readiness.welcome(gateway)
@@ -223,6 +237,8 @@ class ModelRegistry:
             self._outbox.send(gateway, Served(served))
         for name, slo_ns in self._scheduler.core.default_slos_ns().items():
             self._outbox.send(gateway, DefaultSlo(name, slo_ns))
+        for name, graph in self._scheduler.cluster.graphs().items():
+            self._outbox.send(gateway, Graph(name, graph))
         for name in self._draining.joined(gateway.number):
             moves = name in self._draining.moving
             self._outbox.send(gateway, ModelDown(name, drain=True, moves=moves))

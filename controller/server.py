@@ -21,6 +21,7 @@ from mainspring.controller.logged_scheduler import LoggedScheduler, about
 from mainspring.controller.outbox import AnswerLimit, Dropped
 from mainspring.controller.recovery import Awaited
 from mainspring.controller.shell import Shell
+from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.roles import Role, may_connect
 from mainspring.messages.served import ServedModel
@@ -64,10 +65,12 @@ class Controller:
         models: Sequence[ModelSpec],
         served: Sequence[ServedModel] = (),
         awaited: Awaited | None = None,
+        graphs: Sequence[GraphSpec] = (),
     ) -> None:
         """Listen, and add the models.
 
-        ``served``: the models of a repository as clients know them; ``awaited``: what could not be read.
+        ``served``: the models of a repository as clients know them; ``awaited``: what could not be read;
+        ``graphs``: the configured ones, which clients may ask for whatever their models are.
         Raises OSError if the address is taken or the state file can't be used, ValueError on a bad model.
         """
         self.scheduler = Scheduler(scheduler_config)
@@ -89,7 +92,7 @@ class Controller:
             )
         self._logged = LoggedScheduler(self.scheduler, log, self._dropped, config.metrics_models)
         try:
-            self._shell = Shell(config, self._logged, self._listener, self._dropped, awaited)
+            self._shell = Shell(config, self._logged, self._listener, self._dropped, awaited, graphs)
         except OSError:
             self.close()
             raise
@@ -283,15 +286,17 @@ def run(
     on_ready: Callable[[str], None] | None = None,
     served: Sequence[ServedModel] = (),
     awaited: Awaited | None = None,
+    graphs: Sequence[GraphSpec] = (),
 ) -> None:
     """Run a controller until ``stop`` is set and it has drained.
 
     ``on_ready`` is called with the address, the real port included, once peers can connect; ``served`` are a
-    repository's models as clients know them, ``awaited`` is what could not be read. Raises OSError that names
+    repository's models as clients know them, ``awaited`` is what could not be read, ``graphs`` are the
+    configured ones. Raises OSError that names
     the address if it is taken, or the state file if it can't be used, and ValueError on an unknown policy or
     a model that can't be served.
     """
-    controller = Controller(config, scheduler_config, models, served, awaited)
+    controller = Controller(config, scheduler_config, models, served, awaited, graphs)
     if on_ready is not None:
         on_ready(controller.address)
     controller.serve(stop)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -27,7 +28,8 @@ from mainspring.messages import PROTOCOL_VERSION, served
 from mainspring.messages.actions import DropWorker, Infer, Reject, Result, Sent
 from mainspring.messages.codec import TO_CONTROLLER, BadMessage
 from mainspring.messages.codes import Reason
-from mainspring.messages.events import RequestArrived, RequestCancelled
+from mainspring.messages.events import QueryArrived, RequestArrived, RequestCancelled, pieces_of
+from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.ids import gateway_of
 from mainspring.messages.observing import FromObserver, ObserverHello
 from mainspring.messages.operating import Operate
@@ -41,11 +43,13 @@ from mainspring.messages.peers import (
     GatewayHello,
     Goodbye,
     Pong,
+    QueryArrival,
     Rejected,
     Restored,
     ToController,
     WorkerHello,
 )
+from mainspring.messages.queries import Piece, shape_fault
 from mainspring.messages.roles import MAY_SAY, Role, fault
 from mainspring.messages.scaling import Provide, ProviderHello, Running
 from mainspring.messages.sharding import ShardMap
@@ -53,6 +57,10 @@ from mainspring.transport.channel import Message
 
 LEFT_NS: Final = 5_000_000
 """The time before its deadline at which a held request is rejected, so that the rejection is not late."""
+
+
+Held = tuple[RequestArrived | QueryArrived, tuple[Piece, ...]]
+"""The arrival of a request, or of a query with its pieces."""
 
 
 class StartGrace:
@@ -66,7 +74,7 @@ class StartGrace:
         self._grace_ns = grace_ns
         self._limit = limit
         self._until_ns: int | None = None
-        self._held: dict[int, RequestArrived] = {}
+        self._held: dict[int, Held] = {}
         self._due: list[tuple[int, int]] = []
         """A heap of the instants at which held requests are rejected; released requests stay in it."""
         self.over = False
@@ -80,18 +88,19 @@ class StartGrace:
         if self._until_ns is None:
             self._until_ns = now_ns + self._grace_ns
 
-    def hold(self, now_ns: int, event: RequestArrived) -> bool:
-        """Hold a request until a worker joins, its deadline is near or the time is over.
+    def hold(self, now_ns: int, request_id: int, held: Held) -> bool:
+        """Hold a request, or a query, until a worker joins, its deadline is near or the time is over.
 
         Return False if it is not held, so that the caller hands it to the scheduler.
         """
         until_ns = now_ns if self._until_ns is None else self._until_ns
         if self.over or now_ns >= until_ns or len(self._held) >= self._limit:
             return False
-        if event.request_id not in self._held:
-            self._held[event.request_id] = event
-            if event.deadline_ns is not None:
-                heapq.heappush(self._due, (event.deadline_ns - LEFT_NS, event.request_id))
+        if request_id not in self._held:
+            self._held[request_id] = held
+            deadline_ns = held[0].deadline_ns
+            if deadline_ns is not None:
+                heapq.heappush(self._due, (deadline_ns - LEFT_NS, request_id))
         return True
 
     def next_ns(self) -> int | None:
@@ -100,25 +109,25 @@ class StartGrace:
             return None
         return min(self._until_ns, self._due[0][0]) if self._due else self._until_ns
 
-    def given_up(self, now_ns: int) -> list[RequestArrived]:
-        """Return the requests that must be rejected now, to be in time, and hold them no longer."""
+    def given_up(self, now_ns: int) -> list[int]:
+        """Return the ids of what must be rejected now, to be in time, and hold it no longer."""
         late = []
         while self._due and self._due[0][0] <= now_ns:
-            event = self._held.pop(heapq.heappop(self._due)[1], None)
-            if event is not None:
-                late.append(event)
+            request_id = heapq.heappop(self._due)[1]
+            if self._held.pop(request_id, None) is not None:
+                late.append(request_id)
         return late
 
     def cancel(self, request_id: int) -> None:
         """Forget a request, if it is held."""
         self._held.pop(request_id, None)
 
-    def release(self, now_ns: int, worker_joined: bool) -> list[RequestArrived]:
+    def release(self, now_ns: int, worker_joined: bool) -> list[tuple[int, Held]]:
         """Return the requests that need not be held any longer, in order of arrival."""
         self.over = self.over or worker_joined or (self._until_ns is not None and now_ns >= self._until_ns)
         if not self.over:
             return []
-        released = list(self._held.values())
+        released = list(self._held.items())
         self._held.clear()
         self._due.clear()
         return released
@@ -154,8 +163,12 @@ class Shell:
         wire: Wire,
         dropped: Dropped,
         awaited: Awaited | None = None,
+        graphs: Sequence[GraphSpec] = (),
     ) -> None:
-        """``awaited``: what the start could not read. Raises OSError if the state file can't be used."""
+        """``awaited``: what the start could not read; ``graphs``: the configured ones.
+
+        Raises OSError if the state file can't be used.
+        """
         awaited = awaited or Awaited()
         self.draining = False
         self.sessions = SessionTable(config.clock_window_samples, config.shard)
@@ -176,7 +189,10 @@ class Shell:
             tell=self._tell_operators,
         )
         self.administration = Administration(
-            *(scheduler, registry, self.sessions, outbox, dropped, journal), shards=shards, moves=moves
+            *(scheduler, registry, self.sessions, outbox, dropped, journal),
+            shards=shards,
+            moves=moves,
+            graphs=graphs,
         )
         self.observers = Observers(
             *(config, scheduler, wire, outbox, dropped, self.sessions.devices),
@@ -206,13 +222,13 @@ class Shell:
             return
         self._grace.began(now_ns)
         joined = self.draining or any(worker.joined for worker in self.sessions.workers.values())
-        for arrival in self._grace.given_up(now_ns):
-            gateway = self.sessions.gateway(gateway_of(arrival.request_id))
+        for request_id in self._grace.given_up(now_ns):
+            gateway = self.sessions.gateway(gateway_of(request_id))
             if gateway is not None:
-                self._outbox.send(gateway, Rejected(arrival.request_id, Reason.NO_WORKER, RETURNING))
-        for arrival in self._grace.release(now_ns, joined):
-            if self.sessions.gateway(gateway_of(arrival.request_id)) is not None:
-                self._scheduler.handle(now_ns, arrival)
+                self._outbox.send(gateway, Rejected(request_id, Reason.NO_WORKER, RETURNING))
+        for request_id, held in self._grace.release(now_ns, joined):
+            if self.sessions.gateway(gateway_of(request_id)) is not None:
+                self._came(now_ns, *held)
 
     def start_due_ns(self) -> int | None:
         """Return when `settle_start` is to be called even if no message arrives; None for never."""
@@ -295,6 +311,8 @@ class Shell:
         match message:
             case Arrival():
                 self._arrival(now_ns, session, message)
+            case QueryArrival():
+                self._query(now_ns, session, message)
             case Cancel(request_id=request_id):
                 if gateway_of(request_id) == session.number:
                     self._grace.cancel(request_id)
@@ -363,25 +381,62 @@ class Shell:
     def _arrival(self, now_ns: int, session: GatewaySession, arrival: Arrival) -> None:
         request_id = arrival.request_id
         if gateway_of(request_id) != session.number:
-            self._dropped.count("foreign_request")
-            detail = f"the request's id is of an earlier session; this gateway's number is {session.number}"
-            self._outbox.send(session, Rejected(request_id, Reason.CONTROLLER_UNREACHABLE, detail))
+            self._foreign(session, request_id)
             return
         if self.draining:
-            self._outbox.send(
-                session, Rejected(request_id, Reason.SHUTTING_DOWN, "the controller is stopping")
-            )
+            self._stopping(session, request_id)
             return
-        left_ns = arrival.left_ns
-        deadline_ns = None
-        if left_ns is not None:
-            way_ns = session.clock.round_ns // 2
-            deadline_ns = now_ns + max(-FAR_NS, min(left_ns, FAR_NS)) - way_ns
+        deadline_ns = _deadline_ns(now_ns, session, arrival.left_ns)
         event = RequestArrived(
-            request_id, arrival.model, arrival.rows, deadline_ns, arrival.priority, arrival.sizes
+            request_id,
+            arrival.model,
+            arrival.rows,
+            deadline_ns,
+            arrival.priority,
+            arrival.sizes,
+            arrival.query,
+            arrival.step,
         )
-        if not self._grace.hold(now_ns, event):
+        if self._grace.over or not self._grace.hold(now_ns, request_id, (event, ())):
             self._scheduler.handle(now_ns, event)
+
+    def _query(self, now_ns: int, session: GatewaySession, arrival: QueryArrival) -> None:
+        query_id, pieces = arrival.query_id, arrival.pieces
+        named = (query_id, *[piece.request_id for piece in pieces])
+        if [each for each in named if gateway_of(each) != session.number]:
+            self._foreign(session, query_id)
+            return
+        if self.draining:
+            self._stopping(session, query_id)
+            return
+        fault = shape_fault(arrival.steps, pieces)
+        if fault is not None:
+            self._dropped.count("bad_query")
+            self._outbox.send(session, Rejected(query_id, Reason.BAD_MESSAGE, fault))
+            return
+        deadline_ns = _deadline_ns(now_ns, session, arrival.left_ns)
+        event = QueryArrived(query_id, deadline_ns, arrival.steps, arrival.priority)
+        if not self._grace.hold(now_ns, query_id, (event, pieces)):
+            self._came(now_ns, event, pieces)
+
+    def _came(self, now_ns: int, event: RequestArrived | QueryArrived, pieces: tuple[Piece, ...]) -> None:
+        """Hand a request to the scheduler, or a query and, once it is admitted, its pieces."""
+        self._scheduler.handle(now_ns, event)
+        for arrived in pieces_of(event, pieces) if isinstance(event, QueryArrived) else ():
+            if arrived.query not in self._scheduler.cluster.queries:
+                return
+            self._scheduler.handle(now_ns, arrived)
+
+    def _foreign(self, session: GatewaySession, request_id: int) -> None:
+        """Refuse what comes under an id of another session."""
+        self._dropped.count("foreign_request")
+        detail = f"the request's id is of an earlier session; this gateway's number is {session.number}"
+        self._outbox.send(session, Rejected(request_id, Reason.CONTROLLER_UNREACHABLE, detail))
+
+    def _stopping(self, session: GatewaySession, request_id: int) -> None:
+        """Refuse what comes while the controller stops."""
+        detail = "the controller is stopping"
+        self._outbox.send(session, Rejected(request_id, Reason.SHUTTING_DOWN, detail))
 
     def _result(self, now_ns: int, session: WorkerSession, result: Result) -> None:
         if not session.owns(result.action_id):
@@ -422,3 +477,10 @@ class Shell:
             self._outbox.refuse(now_ns, peer, "bad_message", str(error))
         else:
             self._dropped.count("bad_message")
+
+
+def _deadline_ns(now_ns: int, session: GatewaySession, left_ns: int | None) -> int | None:
+    """Return the deadline of what comes from a gateway with this time left, less its way here."""
+    if left_ns is None:
+        return None
+    return now_ns + max(-FAR_NS, min(left_ns, FAR_NS)) - session.clock.round_ns // 2

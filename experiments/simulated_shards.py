@@ -179,7 +179,7 @@ class SharedGateway:
 
     def rejected(self, now_ns: int, command: Reject) -> None:
         """Give the core a rejection."""
-        self.core.rejected(Rejected(command.request_id, command.reason, command.detail))
+        self.core.rejected(now_ns, Rejected(command.request_id, command.reason, command.detail))
         self._perform(now_ns)
 
     def worker_lost(self, now_ns: int, worker: str) -> None:

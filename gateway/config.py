@@ -207,6 +207,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """SLO of requests over HTTP and gRPC that bring none; without it they are best effort."""
     model_slo_ms: dict[str, float] = {}
     """The same for single models, by name; a model repository may say it for its own."""
+    max_rows_per_request: int = 4_096
+    """Rows of one request. One with more than its model's largest batch runs as several batches, on all
+    workers that hold the model, and is answered as one; rows that depend on one another are never split."""
     max_in_flight: int = 50_000
     """Requests without an answer in all; one more is refused as overloaded."""
     max_in_flight_per_connection: int = 8_192

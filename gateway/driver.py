@@ -28,13 +28,23 @@ from mainspring.gateway.core.readiness import Readiness
 from mainspring.gateway.core.request_table import OwnRefusals
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.validation import BadRequest, check_request
+from mainspring.gateway.graphs.checking import GraphError
 from mainspring.gateway.memory import Memory
 from mainspring.gateway.oip.triton_texts import SIGNATURE_REASONS, of_request
 from mainspring.gateway.peer_connections import WorkerLinks
 from mainspring.gateway.replies import Replies
 from mainspring.gateway.shards import Shard, addresses_of
 from mainspring.messages import peers
-from mainspring.messages.clients import EndSequence, ErrorReply, InferRequest, Scale, StatusReply
+from mainspring.messages.clients import (
+    AddGraph,
+    Done,
+    EndSequence,
+    ErrorReply,
+    InferRequest,
+    RemoveModel,
+    Scale,
+    StatusReply,
+)
 from mainspring.messages.codec import TO_GATEWAY, BadMessage
 from mainspring.messages.codes import Reason
 from mainspring.messages.ids import shard_of
@@ -51,7 +61,7 @@ class GatewayDriver:
 
     def __init__(self, hub: Hub, config: GatewayConfig) -> None:
         self.config = config
-        self.catalog = Catalog(triton=config.compatibility == TRITON)
+        self.catalog = Catalog(triton=config.compatibility == TRITON, most_rows=config.max_rows_per_request)
         self.told = Told(self.catalog, addresses_of(config))
         self.tokens = TokenFile(config)
         self.gate = self.tokens.gate
@@ -151,6 +161,9 @@ class GatewayDriver:
         if isinstance(command, Scale) and (fault := wrong_shard(command.shard, len(self.shards))):
             self._replies.reply(connection, ErrorReply(command.key, Reason.BAD_INPUT, fault))
             return
+        if isinstance(command, AddGraph | RemoveModel) and (said := self._about_graphs(command)) is not None:
+            self._replies.reply(connection, said)
+            return
         concerned = [self.shards[number] for number in asked_of(command, self.told)]
         shards = [each for each in concerned if each.session.welcomed]
         asked = self._admin.ask(monotonic_ns(), connection, command, [each.number for each in shards])
@@ -159,6 +172,19 @@ class GatewayDriver:
             return
         for each in shards:
             each.link.deliver(asked)
+
+    def _about_graphs(self, command: AddGraph | RemoveModel) -> Done | ErrorReply | None:
+        """Return the answer to a command that no controller has to see; None if one has."""
+        graphs = self.catalog.graphs
+        if isinstance(command, RemoveModel):
+            used = graphs.using(command.name)
+            fault = f"graph {used[0]!r} has a step of model {command.name!r}: remove it first" if used else ""
+            return ErrorReply(command.key, Reason.BAD_INPUT, fault) if fault else None
+        try:
+            graphs.check(command.graph)
+        except GraphError as error:
+            return ErrorReply(command.key, Reason.BAD_INPUT, f"graph {command.graph.name!r}: {error}")
+        return Done(command.key) if command.check else None
 
     # --- sockets ---
 
@@ -209,7 +235,7 @@ class GatewayDriver:
             case peers.Dispatch():
                 self.core.dispatched(now_ns, message)
             case peers.Rejected():
-                self.core.rejected(message)
+                self.core.rejected(now_ns, message)
             case peers.Ping():
                 # The first one comes behind all models and workers.
                 if shard.session.welcomed:
@@ -228,6 +254,8 @@ class GatewayDriver:
                 self.readiness.heard(shard.number, message)
             case peers.DefaultSlo(model=name, slo_ns=slo_ns):
                 self.told.set_default_slo(shard.number, name, slo_ns)
+            case peers.Graph():
+                self._set_graph(shard, message)
             case peers.WorkerUp():
                 self._worker_up(shard, message)
             case peers.WorkerDown():
@@ -289,6 +317,10 @@ class GatewayDriver:
         self.told.serve(shard.number, message.model)
         self.cache.switch(message.model.name, message.model.cache or None)
         self.readiness.note(message.model.name)
+
+    def _set_graph(self, shard: Shard, message: peers.Graph) -> None:
+        self.told.set_graph(shard.number, message.name, message.graph)
+        self.readiness.note(message.name)
 
     def _model_down(self, now_ns: int, shard: Shard, message: peers.ModelDown) -> None:
         moved = self.told.model_down(shard.number, message)
@@ -427,9 +459,14 @@ class GatewayDriver:
 
     def _arrive(self, effect: Arrive) -> None:
         left_ns = None if effect.deadline_ns is None else effect.deadline_ns - monotonic_ns()
-        arrival = peers.Arrival(
-            effect.request_id, effect.model, effect.rows, left_ns, effect.priority, effect.sizes
+        arrival: peers.Arrival | peers.QueryArrival = peers.Arrival(
+            *(effect.request_id, effect.model, effect.rows, left_ns, effect.priority, effect.sizes),
+            *(effect.query, effect.step),
         )
+        if effect.steps:
+            arrival = peers.QueryArrival(
+                effect.request_id, left_ns, effect.steps, effect.pieces, effect.priority
+            )
         if not self.shards[shard_of(effect.request_id)].link.deliver(arrival):
             self.core.arrival_unsent(monotonic_ns(), effect.request_id)
 

@@ -59,7 +59,7 @@ def answer_bytes(signature: Signature, inputs: Sequence[TensorHeader], *, text: 
     row_bytes = signature.text_row_bytes if text else signature.answer_row_bytes
     # A request whose inputs have different rows is refused.
     rows = header_rows(signature, inputs)
-    return (1 if rows < 1 else min(rows, signature.max_rows)) * row_bytes
+    return (1 if rows < 1 else min(rows, signature.most_rows)) * row_bytes
 
 
 LARGE_BYTES: Final = 1 << 18

@@ -201,12 +201,16 @@ class ZeroMqFrontEnd:
                 self._send(connection.peer, encode(clients.Done(message.key)))
             case clients.ListModels():
                 self._list_models(connection, message.key)
+            case clients.ListGraphs():
+                self._list_graphs(connection, message.key)
             case (
                 clients.AddModel()
                 | clients.RemoveModel()
                 | clients.Scale()
                 | clients.BoundQueue()
                 | clients.WeighModel()
+                | clients.AddGraph()
+                | clients.RemoveGraph()
                 | clients.GetStatus()
             ):
                 self._driver.ask(connection, message)
@@ -245,9 +249,13 @@ class ZeroMqFrontEnd:
                 return check(shown, self._public(name), now_ns, administers=True)
             case clients.BoundQueue(name=name) | clients.WeighModel(name=name):
                 return check(shown, name, now_ns, administers=True)
+            case clients.AddGraph(graph=graph):
+                return check(shown, graph.name, now_ns, administers=True)
+            case clients.RemoveGraph(name=name):
+                return check(shown, name, now_ns, administers=True)
             case clients.Scale():
                 return check(shown, EVERYTHING, now_ns, administers=True)
-            case clients.ListModels() | clients.GetStatus():
+            case clients.ListModels() | clients.ListGraphs() | clients.GetStatus():
                 return check(shown, None, now_ns)
             case _:
                 return None
@@ -266,6 +274,16 @@ class ZeroMqFrontEnd:
         models = clients.ModelList(key, served)
         reply = models if alone is None else ErrorReply(key, Reason.CONTROLLER_UNREACHABLE, alone)
         self._send(connection.peer, encode(reply))
+
+    def _list_graphs(self, connection: Connection, key: int) -> None:
+        gate, shown = self._driver.gate, self._shown.get(connection.peer, NOTHING)
+        graphs = self._driver.catalog.graphs
+        found = [
+            clients.ServedGraph(spec, graphs.fault(name))
+            for name, spec in sorted(graphs.specs.items())
+            if not gate.closed or gate.may_see(shown, name)
+        ]
+        self._send(connection.peer, encode(clients.GraphList(key, tuple(found))))
 
     def _hello(self, peer: bytes, message: clients.ClientHello) -> None:
         shown = credential(message.token)

@@ -11,6 +11,7 @@ One file for each subject:
 * ``events`` -- what goes into the scheduler
 * ``actions`` -- what comes out of it, and the one `Result` of each action
 * ``scaling`` -- providers of workers to and from the controller, and what the scheduler decides of them
+* ``queries`` -- requests that become several requests under one deadline
 * ``ids`` -- the layout of a request's id
 * ``roles`` -- which process may send which message to which
 * ``peers`` -- gateway, worker and controller to each other

@@ -295,6 +295,7 @@ class Reject(msgspec.Struct, frozen=True, tag="reject", omit_defaults=True):
     """Tell the request's gateway that the request will not be served."""
 
     request_id: int
+    """A request, or a query with all its pieces."""
     reason: Reason
     detail: str
     earliest_finish_ns: int | None = None

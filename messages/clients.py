@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from mainspring.messages.codes import Reason
+from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import TensorHeader
 from mainspring.messages.status import ClusterStatus
@@ -269,6 +270,43 @@ class WeighModel(msgspec.Struct, frozen=True, tag="weigh_model"):
     """Weight of an answer in time; None for what the configuration says."""
 
 
+class AddGraph(msgspec.Struct, frozen=True, tag="add_graph"):
+    """Serve a graph of models; one of its name that is there is replaced."""
+
+    key: int
+    graph: GraphSpec
+    check: bool = False
+    """True to only say whether it makes sense with the models that are served."""
+
+
+class RemoveGraph(msgspec.Struct, frozen=True, tag="remove_graph"):
+    """Serve a graph no more; requests that have come are answered."""
+
+    key: int
+    name: str
+
+
+class ListGraphs(msgspec.Struct, frozen=True, tag="list_graphs"):
+    """Ask for the graphs of models that are served."""
+
+    key: int
+
+
+class ServedGraph(msgspec.Struct, frozen=True):
+    """A graph that clients may ask for."""
+
+    graph: GraphSpec
+    fault: str = ""
+    """Reason why requests for it are refused now; empty if they are not."""
+
+
+class GraphList(msgspec.Struct, frozen=True, tag="graph_list"):
+    """The served graphs, by name."""
+
+    key: int
+    graphs: tuple[ServedGraph, ...]
+
+
 class GetStatus(msgspec.Struct, frozen=True, tag="get_status"):
     """Ask for the state of the cluster."""
 
@@ -304,6 +342,9 @@ FromClient = (
     | Scale
     | BoundQueue
     | WeighModel
+    | AddGraph
+    | RemoveGraph
+    | ListGraphs
     | GetStatus
 )
 ToClient = (
@@ -316,6 +357,7 @@ ToClient = (
     | InferReply
     | ErrorReply
     | ModelList
+    | GraphList
     | StatusReply
     | Done
 )

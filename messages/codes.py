@@ -27,7 +27,7 @@ class Reason(StrEnum):
     """An output was asked for that the model does not have."""
     BAD_SLO = "bad_slo"
     TOO_MANY_ROWS = "too_many_rows"
-    """More rows than the model's largest batch size."""
+    """More rows than a request for the model may have."""
     UNKNOWN_SEQUENCE = "unknown_sequence"
     """The request goes on with a sequence that its gateway has no state of: begin it again."""
     DUPLICATE_KEY = "duplicate_key"

@@ -6,11 +6,14 @@ event log stores the pair.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from mainspring.messages.actions import Result
 from mainspring.messages.model import Artifact, ModelSpec
 from mainspring.messages.operating import OperatorCommand
+from mainspring.messages.queries import Piece, QueryStep
 from mainspring.messages.scaling import ProviderLeft, ProviderSaid
 
 
@@ -27,12 +30,39 @@ class RequestArrived(msgspec.Struct, frozen=True, tag="request_arrived", omit_de
     """Its turn among requests of equal slack: 1 before 2 and so on, 0 behind all."""
     sizes: tuple[int, ...] = ()
     """The size of each of the model's symbols in this request; empty if the model has none."""
+    query: int = 0
+    """The query that it is a piece of; 0 if it is of none."""
+    step: int = 0
+    """Index of the query's step."""
+
+
+class QueryArrived(msgspec.Struct, frozen=True, tag="query_arrived", omit_defaults=True):
+    """A gateway has accepted a query; its pieces follow as requests, once the whole is admitted."""
+
+    query_id: int
+    """Unique among requests and queries (`messages.ids`)."""
+    deadline_ns: int | None
+    """Instant by which the last outputs must have reached the gateway; None for a best-effort query."""
+    steps: tuple[QueryStep, ...]
+    priority: int = 0
+    """Same as `RequestArrived.priority`."""
+
+
+def pieces_of(event: QueryArrived, pieces: tuple[Piece, ...]) -> Iterator[RequestArrived]:
+    """Yield the arrivals of a query's pieces."""
+    for piece in pieces:
+        step = event.steps[piece.step]
+        yield RequestArrived(
+            *(piece.request_id, step.model, piece.rows, event.deadline_ns, event.priority, step.sizes),
+            *(event.query_id, piece.step),
+        )
 
 
 class RequestCancelled(msgspec.Struct, frozen=True, tag="request_cancelled"):
     """The client does not want the request any more, or its gateway has already answered it."""
 
     request_id: int
+    """A request, or a query with all its pieces."""
 
 
 class GatewayLeft(msgspec.Struct, frozen=True, tag="gateway_left"):
@@ -113,6 +143,7 @@ class Wakeup(msgspec.Struct, frozen=True, tag="wakeup"):
 Event = (
     Wakeup
     | RequestArrived
+    | QueryArrived
     | RequestCancelled
     | GatewayLeft
     | GatewayRefused

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from mainspring.messages.choices import in_milliseconds
+from mainspring.messages.graphs import GraphSpec
 
 LEAST_WEIGHT: Final = 1e-3
 MOST_WEIGHT: Final = 1e3
@@ -88,6 +89,14 @@ class SetGoodputWeight(msgspec.Struct, frozen=True, tag="set_goodput_weight"):
     """Weight of an answer in time; None for what the configuration says."""
 
 
+class SetGraph(msgspec.Struct, frozen=True, tag="set_graph"):
+    """Serve a graph of models under its name."""
+
+    name: str
+    graph: GraphSpec | None = None
+    """None: it is not served any more."""
+
+
 class ScaleWorkers(msgspec.Struct, frozen=True, tag="scale_workers"):
     """Have this many workers of a kind from now on, of those that its provider runs.
 
@@ -117,6 +126,7 @@ OperatorCommand = (
     | SetDefaultSlo
     | SetMaxQueue
     | SetGoodputWeight
+    | SetGraph
     | ScaleWorkers
     | MoveWorker
 )
@@ -161,6 +171,8 @@ def subject(command: OperatorCommand) -> tuple[str, str] | None:
             return "queue", name
         case SetGoodputWeight(model=name):
             return "goodput weight", name
+        case SetGraph(name=name):
+            return "graph", name
         case ScaleWorkers(kind=kind):
             return "kind", kind
         case _:
@@ -196,6 +208,11 @@ def described(command: OperatorCommand) -> str:
             return f"weigh answers of {model} as the configuration does"
         case SetGoodputWeight(model=model, weight=weight):
             return f"have an answer of {model} count as {weight:g}"
+        case SetGraph(name=name, graph=None):
+            return f"remove the graph {name}"
+        case SetGraph(name=name, graph=graph):
+            steps = () if graph is None else graph.steps
+            return f"serve the graph {name} of {', '.join(each.model for each in steps)}"
         case ScaleWorkers(kind=kind, count=count):
             return f"have {count:,} worker{'' if count == 1 else 's'} of kind {kind}"
         case MoveWorker(worker=worker, controller=controller):

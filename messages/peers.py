@@ -14,9 +14,11 @@ import msgspec
 
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import Resident
+from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.metrics import ClusterMetrics, DeviceHealth
 from mainspring.messages.model import Artifact, ModelSpec
-from mainspring.messages.operating import MoveWorker, ScaleWorkers, SetGoodputWeight, SetMaxQueue
+from mainspring.messages.operating import MoveWorker, ScaleWorkers, SetGoodputWeight, SetGraph, SetMaxQueue
+from mainspring.messages.queries import Piece, QueryStep
 from mainspring.messages.scaling import Notice, Provide, ProviderHello, Running
 from mainspring.messages.served import Awaited, ServedModel, Told
 from mainspring.messages.sharding import ShardMap
@@ -147,10 +149,30 @@ class Arrival(msgspec.Struct, frozen=True, tag="arrival", omit_defaults=True):
     """Same as `events.RequestArrived.priority`."""
     sizes: tuple[int, ...] = ()
     """Same as `events.RequestArrived.sizes`."""
+    query: int = 0
+    """Same as `events.RequestArrived.query`."""
+    step: int = 0
+    """Same as `events.RequestArrived.step`."""
+
+
+class QueryArrival(msgspec.Struct, frozen=True, tag="query_arrival", omit_defaults=True):
+    """A query was accepted: its shape, and the pieces that wait for no others. Further ones, and those that
+    have to run again, come as an `Arrival`.
+
+    A rejection of the query ends all its pieces, and so does a `Cancel`.
+    """
+
+    query_id: int
+    left_ns: int | None
+    """Same as `Arrival.left_ns`."""
+    steps: tuple[QueryStep, ...]
+    pieces: tuple[Piece, ...]
+    priority: int = 0
+    """Same as `events.RequestArrived.priority`."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
-    """The request is answered or unwanted."""
+    """The request, or the query, is answered or unwanted."""
 
     request_id: int
 
@@ -169,8 +191,8 @@ class AdminRequest(msgspec.Struct, frozen=True, tag="admin_request"):
     """Have every gateway take requests for this name to these models from now on."""
     load: str | None = None
     """Load this model once a LOAD executor is idle: the model repository is about to serve it."""
-    operate: ScaleWorkers | SetMaxQueue | SetGoodputWeight | None = None
-    """Have this many workers of a kind, or bound a model's queue, or weigh its answers."""
+    operate: ScaleWorkers | SetMaxQueue | SetGoodputWeight | SetGraph | None = None
+    """Have this many workers of a kind, or bound a model's queue, or weigh its answers, or serve a graph."""
     drain: bool = False
     """True if ``remove`` waits until no gateway has a request for the model in flight, instead of taking
     effect at once."""
@@ -233,6 +255,14 @@ class DefaultSlo(msgspec.Struct, frozen=True, tag="default_slo"):
     """Name by which clients call the model."""
     slo_ns: int | None = None
     """SLO of such requests, in nanoseconds; None for what the configuration says."""
+
+
+class Graph(msgspec.Struct, frozen=True, tag="graph"):
+    """Clients may ask for a graph of models by this name from now on."""
+
+    name: str
+    graph: GraphSpec | None = None
+    """None: they may not any more."""
 
 
 class Dispatch(msgspec.Struct, frozen=True, tag="dispatch"):
@@ -400,6 +430,7 @@ ToController = (
     | Described
     | ShardMap
     | Arrival
+    | QueryArrival
     | Cancel
     | AdminRequest
     | Awaited
@@ -427,6 +458,7 @@ ToGateway = (
     | Served
     | Told
     | DefaultSlo
+    | Graph
     | ShardMap
     | Dispatch
     | Rejected

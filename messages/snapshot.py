@@ -13,7 +13,8 @@ behind it hold what changes since. The parts come in this order:
 5. For each worker `PlacementStates`, with the last of them `RecencyState`, and `OutstandingState` again: the
    inputs of what was sent meanwhile are timed by estimates.
 6. `OperatorState`, and with it `scaling.ScaleState`.
-7. `RequestState` for each request that is neither answered nor rejected.
+7. `QueryState` for each query without an end, `RequestState` for each request that is neither answered nor
+   rejected.
 8. `Numbering`, `ModelState` for each model, and `Numbering` once more: now a reader has the state.
 
 A reader begins with an empty state and enters whole parts. A worker, model or request that no entry has named
@@ -25,7 +26,7 @@ from __future__ import annotations
 import msgspec
 
 from mainspring.messages.actions import Infer, Load, Open, Prepare, Release, Unload
-from mainspring.messages.events import OperatorAsked, RequestArrived
+from mainspring.messages.events import OperatorAsked, QueryArrived, RequestArrived
 from mainspring.messages.metrics import Outlier
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.scaling import ScaleState
@@ -101,6 +102,17 @@ class WorkerState(msgspec.Struct, frozen=True, tag="worker_state", omit_defaults
     """Models on the worker that are not served."""
     targets: tuple[str, ...] = ()
     """Same as `peers.WorkerHello.targets`."""
+
+
+class QueryState(msgspec.Struct, frozen=True, tag="query_state"):
+    """A query of which some piece may still run; its open pieces are told as requests."""
+
+    event: QueryArrived
+    arrived_ns: int
+    done: tuple[int, ...]
+    """Rows of each step that have ended."""
+    open: tuple[int, ...]
+    """Its pieces that have no end yet."""
 
 
 class RequestState(msgspec.Struct, frozen=True, tag="request_state", omit_defaults=True):
@@ -270,6 +282,7 @@ Told = (
     | RecencyState
     | OperatorState
     | ScaleState
+    | QueryState
     | RequestState
     | ModelState
 )

@@ -14,8 +14,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.peers import ModelDown, ModelUp, Served
+from mainspring.messages.operating import SetGraph
+from mainspring.messages.peers import Graph, ModelDown, ModelUp, Served
 from mainspring.messages.served import BEING_COMPILED, CANT_BE_LOADED, STARTING, ServedModel, why
 from mainspring.messages.sharding import ShardMap
 from mainspring.messages.status import ClusterStatus, ModelStatus
@@ -35,6 +37,8 @@ class Cluster:
         """Models that go once no gateway has a request for them in flight."""
         self.served: dict[str, ServedModel] = {}
         """Models that gateways take requests for, by the name that clients call them."""
+        self.graphs: dict[str, GraphSpec] = {}
+        """Graphs of models that gateways take requests for, by name."""
         self._shards: dict[str, int] = {}
         """Shard of each of ``models`` and ``retiring``."""
         self._served_by: dict[str, int] = {}
@@ -80,6 +84,8 @@ class Cluster:
     def welcomed(self, shard: int = 0) -> None:
         """A controller begins to tell all that it knows."""
         self._known[shard] = False
+        if shard == 0:
+            self.graphs.clear()  # The first controller keeps them.
         for name in [name for name, at in self._shards.items() if at == shard]:
             spec = self.models.pop(name, None)
             if spec is not None:
@@ -108,7 +114,7 @@ class Cluster:
         """Return what clients call the models in ``models``."""
         return self._of.keys()
 
-    def heard(self, message: ModelUp | ModelDown | Served | ShardMap, shard: int = 0) -> None:
+    def heard(self, message: ModelUp | ModelDown | Served | Graph | ShardMap, shard: int = 0) -> None:
         """Take note of what a controller tells gateways."""
         match message:
             case ModelUp(model=spec):
@@ -126,6 +132,11 @@ class Cluster:
                     self.retiring[name] = gone
                 elif not drain:
                     self._forget(name)
+            case Graph(name=name, graph=graph):
+                self._tell(name)
+                self.graphs.pop(name, None)
+                if graph is not None:
+                    self.graphs[name] = graph
             case Served(model=model):
                 self._tell(model.name)
                 if model.versions:
@@ -319,6 +330,8 @@ class Record:
     """True if its folder was deleted."""
     builds: dict[str, Build] = field(default_factory=dict)
     """Builds that are wanted, and those that failed, by the artifact's name."""
+    refused: tuple[GraphSpec, str] | None = None
+    """The graph that the controller refused last, and why."""
     _seen: FoundModel | None = None
     """Content that the last look found, whole or not."""
     _names: dict[int, str] = field(default_factory=dict)
@@ -346,6 +359,16 @@ class Record:
         if self.gone or not self.loaded or self.found.fault:
             return {}
         return {number: self.build(number) for number in self.found.chosen}
+
+    def graph_step(self, cluster: Cluster) -> SetGraph | None:
+        """Return what makes the controller serve the graph that it is, or no more; None if all is done."""
+        graph, told = self.found.config.graph, cluster.graphs.get(self.name)
+        if graph is None or not cluster.known or self.found.fault or self.found.settling:
+            return None
+        wanted = graph if self.loaded and not self.gone else None
+        if wanted == told or (wanted is not None and self.refused is not None and self.refused[0] == wanted):
+            return None
+        return SetGraph(self.name, wanted)
 
     def build(self, number: int) -> Build:
         """Return the build of a version's present content."""
@@ -396,6 +419,12 @@ def awaits(record: Record, cluster: Cluster) -> str:
         return ""
     if record.found.fault:
         return why(CANT_BE_LOADED, record.found.fault)
+    if (graph := record.found.config.graph) is not None:
+        if cluster.graphs.get(record.name) == graph:
+            return ""
+        if record.refused is not None and record.refused[0] == graph:
+            return why(CANT_BE_LOADED, record.refused[1])
+        return why(STARTING, "gateways are about to serve it")
     faults = []
     # A version that has failed is no longer wanted once its folder has been looked at again.
     builds = record.wanted or {number: record.build(number) for number in record.found.digests}

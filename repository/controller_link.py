@@ -23,6 +23,7 @@ from mainspring.messages import PROTOCOL_VERSION, peers
 from mainspring.messages.codec import TO_GATEWAY, BadMessage, encode
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec
+from mainspring.messages.operating import SetGraph
 from mainspring.messages.peers import AdminReply
 from mainspring.messages.roles import Role
 from mainspring.messages.served import Awaited, ServedModel
@@ -41,7 +42,7 @@ HELLO_NS = 200_000_000
 ANSWER_S = 10.0
 """Longest time that the controller may take to answer, in seconds."""
 TICK_S = 0.1
-ToldMessage = peers.ModelUp | peers.ModelDown | peers.Served | ShardMap
+ToldMessage = peers.ModelUp | peers.ModelDown | peers.Served | peers.Graph | ShardMap
 """Messages that a controller sends without being asked."""
 LIMITS = Limits(part_bytes=256 << 20, backlog_bytes=256 << 20, backlog_messages=100_000)
 
@@ -183,7 +184,7 @@ class ControllerLink:
                 if self._session.welcomed and not self._cluster.known:
                     # The first one comes behind all that the controller knows.
                     self._cluster.complete()
-            case peers.ModelUp() | peers.ModelDown() | peers.Served() | ShardMap():
+            case peers.ModelUp() | peers.ModelDown() | peers.Served() | peers.Graph() | ShardMap():
                 self._cluster.heard(message)
                 if isinstance(message, peers.ModelDown):
                     self.loading.discard(message.name)
@@ -293,6 +294,10 @@ class Links:
     async def serve(self, model: ServedModel) -> None:
         """Have gateways take requests for a model to these versions; raise `Refusal`."""
         await self._links[self._shard_of(model.name)].ask(serve=model)
+
+    async def set_graph(self, command: SetGraph) -> None:
+        """Have gateways take requests for a graph, or no more; raise `Refusal`."""
+        await self._links[0].ask(operate=command)
 
     async def remove(self, name: str) -> None:
         """Have a version removed once no gateway has a request for it in flight; raise `Refusal`."""

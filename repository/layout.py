@@ -214,6 +214,8 @@ class Layout:
         failed: Failed,
     ) -> FoundModel:
         folder = self._folder(name)
+        if config.graph is not None:
+            return FoundModel(name=name, folder=folder, config=config, given=given, numbers=(1,))
         numbers = [each for each in versions if model_file(f"{folder}/{each}", config.file_name)]
         digests: dict[int, str] = {}
         settling: list[int] = []

@@ -12,9 +12,11 @@ from typing import Any
 import msgspec
 
 from mainspring.messages.choices import one_of
+from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.model import MOST_TEXT_BYTES, TEXT_BYTES
 from mainspring.messages.sequencing import Sequencing
 from mainspring.repository.config_groups import WarmupInput, passed_on, read_sequences, read_warmup
+from mainspring.repository.ensemble import read_ensemble
 from mainspring.repository.reading import BACKENDS, DATA_TYPES, INSTANCE_KINDS, PLATFORMS, ConfigFault, Fields
 from mainspring.repository.textproto import Message, SyntaxFault, parse
 
@@ -115,6 +117,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """True if it is served even where it runs on no sample: the value of the parameter `unverified`."""
     passed: dict[str, Any] = {}
     """Fields that nothing acts upon and clients may read, in the protocol's names."""
+    graph: GraphSpec | None = None
+    """Graph of models that it is, of an ensemble; None of a model with files of its own."""
     warnings: tuple[str, ...] = ()
     """Sentences about what is not honoured."""
 
@@ -131,29 +135,27 @@ def read_fields(message: Message, model: str) -> ModelConfig:
     """Return the configuration that these fields are; raise `ConfigFault`."""
     fields = Fields(message, "", [])
     fields.check()
-    name = fields.text("name", model)
-    if name != model:
-        raise ConfigFault(
-            f"{fields.place('name')}: the name is {name!r} and the folder's is {model!r}; they must be equal"
-        )
+    _check_name(fields, model)
     backend = _backend(fields)
     most = _most_rows(fields)
     batching, parameters = fields.message("dynamic_batching"), _parameters(fields)
     levels, default = _priorities(batching)
-    outputs = _tensors(fields, "output")
+    slo_ns = _slo_ns(batching)
+    inputs, outputs = _tensors(fields, "input"), _tensors(fields, "output")
     sequences = read_sequences(fields, [each.name for each in outputs])
     _check_instances(fields)
     return ModelConfig(
         max_batch_size=most,
-        inputs=_tensors(fields, "input"),
+        inputs=inputs,
         outputs=outputs,
+        graph=read_ensemble(fields, model, _named(inputs), _named(outputs), slo_ns),
         sequencing=sequences.sequencing,
         kept_inputs=tuple([TensorConfig(name=n, data_type=t, dims=d) for n, t, d in sequences.inputs]),
         kept_outputs=tuple([TensorConfig(name=n, data_type=t, dims=d) for n, t, d in sequences.outputs]),
         initial_files=dict(sequences.files),
         version_policy=_version_policy(fields),
         preferred_batch_sizes=_preferred(batching, most),
-        slo_ns=_slo_ns(batching),
+        slo_ns=slo_ns,
         max_queue_size=_max_queue_size(batching),
         priority_levels=levels,
         default_priority=default,
@@ -173,6 +175,14 @@ def read_fields(message: Message, model: str) -> ModelConfig:
     )
 
 
+def _check_name(fields: Fields, model: str) -> None:
+    name = fields.text("name", model)
+    if name != model:
+        raise ConfigFault(
+            f"{fields.place('name')}: the name is {name!r} and the folder's is {model!r}; they must be equal"
+        )
+
+
 def _backend(fields: Fields) -> str:
     """Return what the file says that the model runs in; raise `ConfigFault` if that is none of ours."""
     for field, known in (("platform", PLATFORMS), ("backend", BACKENDS)):
@@ -184,6 +194,10 @@ def _backend(fields: Fields) -> str:
                 f"code: {right}"
             )
     return fields.text("backend", "") or "onnxruntime"
+
+
+def _named(tensors: tuple[TensorConfig, ...]) -> list[str]:
+    return [each.name for each in tensors]
 
 
 def as_json(config: ModelConfig, *, given: bool) -> str:

@@ -25,6 +25,7 @@ READ: Mapping[str, frozenset[str]] = {
             "name", "platform", "backend", "max_batch_size", "input", "output", "version_policy",
             "dynamic_batching", "parameters", "response_cache", "default_model_filename", "instance_group",
             "model_transaction_policy", "sequence_batching", "model_warmup", "model_operations",
+            "ensemble_scheduling",
         }
     ),
     "input": frozenset({"name", "data_type", "dims", "reshape", "optional"}),
@@ -60,6 +61,10 @@ READ: Mapping[str, frozenset[str]] = {
     "model_warmup": frozenset({"name", "batch_size", "inputs", "count"}),
     "inputs": frozenset({"key", "value"}),
     "model_operations": frozenset({"op_library_filename"}),
+    "ensemble_scheduling": frozenset({"step"}),
+    "step": frozenset({"model_name", "model_version", "input_map", "output_map"}),
+    "input_map": frozenset({"key", "value"}),
+    "output_map": frozenset({"key", "value"}),
 }  # fmt: skip
 """Fields that are read, by the message that they are in; "" is the file itself."""
 
@@ -111,8 +116,6 @@ APART: Mapping[tuple[str, str], str] = {("priority_queue_policy", "value"): "pri
 
 REFUSED: Mapping[str, Mapping[str, str]] = {
     "": {
-        "ensemble_scheduling": "an ensemble is several models, and Mainspring runs one for a request; "
-        "have the client call one after the other",
         "model_repository_agents": "nothing would check or change the model's files as agents do",
     },
     "sequence_batching": {
@@ -147,7 +150,7 @@ DATA_TYPES: Mapping[str, str] = {
 }
 """Triton's names of element types, and numpy's."""
 
-PLATFORMS = frozenset({"", "onnxruntime_onnx"})
+PLATFORMS = frozenset({"", "ensemble", "onnxruntime_onnx"})
 BACKENDS = frozenset({"", "onnxruntime", "python"})
 INSTANCE_KINDS = frozenset({"KIND_AUTO", "KIND_CPU", "KIND_GPU", "KIND_MODEL"})
 

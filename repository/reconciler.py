@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from mainspring.messages.model import ModelSpec
+from mainspring.messages.operating import SetGraph
 from mainspring.messages.repository import IndexEntry, ModelState
 from mainspring.messages.served import CANT_BE_LOADED, ServedModel, why
 from mainspring.repository.builds import Build, Cluster, Patience, Record, Stage, awaits
@@ -65,7 +66,7 @@ class Look(NamedTuple):
     model: str
 
 
-Step = Compile | Add | Warm | Serve | Retire | Look
+Step = Compile | Add | Warm | Serve | Retire | Look | SetGraph
 
 
 class Reconciler:
@@ -232,7 +233,7 @@ class Reconciler:
     def _moves(self, record: Record) -> bool:
         if record.settling or (record.gone and record.name in self.cluster.served):
             return True
-        if record.loaded and record.found.only_listed:
+        if (record.loaded and record.found.only_listed) or record.graph_step(self.cluster) is not None:
             return True
         wanted = record.wanted
         if any(build.pending and not record.fault(build) for build in wanted.values()):
@@ -270,6 +271,9 @@ class Reconciler:
             yield Look(record.name)
         if not self.cluster.known:
             return
+        graph = record.graph_step(self.cluster)
+        if graph is not None:
+            yield graph
         table = self._table(record, wanted)
         told = self.cluster.served.get(record.name)
         if table is not None and table != (told or ServedModel(record.name, {})):
@@ -330,7 +334,8 @@ class Reconciler:
 
     def _is_needed(self, record: Record) -> bool:
         """Return whether a model is still there, or still has to go."""
-        return not record.gone or record.name in self.cluster.served or not self.cluster.known
+        leaves = record.name in self.cluster.served or record.graph_step(self.cluster) is not None
+        return not record.gone or leaves or not self.cluster.known
 
 
 SETTLING = "its files are being changed"
@@ -355,6 +360,9 @@ def _entries(reconciler: Reconciler, record: Record) -> Iterator[IndexEntry]:
     served = reconciler.cluster.versions_of(record.name)
     if record.gone and not served:
         return
+    if record.found.config.graph is not None and not record.found.fault:
+        yield IndexEntry(record.name, "1", *_of_graph(reconciler, record))
+        return
     versions = {*served, *(record.found.digests if record.loaded and not record.found.fault else ())}
     for number in sorted(versions):
         yield _entry(record, number, served, reconciler.cluster)
@@ -363,6 +371,17 @@ def _entries(reconciler: Reconciler, record: Record) -> Iterator[IndexEntry]:
         yield IndexEntry(record.name, str(number), ModelState.LOADING, SETTLING)
     if not versions and not any(settling):
         yield IndexEntry(record.name, "", *_without_versions(record))
+
+
+def _of_graph(reconciler: Reconciler, record: Record) -> tuple[ModelState, str]:
+    graph = record.found.config.graph
+    if not record.loaded:
+        return ModelState.UNAVAILABLE, "unloaded"
+    if reconciler.cluster.graphs.get(record.name) == graph:
+        return ModelState.READY, ""
+    if record.refused is not None and record.refused[0] == graph:
+        return ModelState.UNAVAILABLE, record.refused[1]
+    return ModelState.LOADING, "gateways are about to serve it"
 
 
 def _without_versions(record: Record) -> tuple[ModelState, str]:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from mainspring.messages.operating import SetGraph
 from mainspring.messages.repository import ModelState
 from mainspring.messages.roles import Role
 from mainspring.repository.builds import Build, Patience, Stage
@@ -188,6 +189,8 @@ class Repository:
                 self._ask(f"load {name}", self._links.load(name))
             case Serve(model=model):
                 self._ask(f"serve {model.name}", self._serve(step))
+            case SetGraph(name=name):
+                self._ask(f"serve graph {name}", self._set_graph(step))
             case Look(model=name):
                 self._ask(f"look at model {name}", self._scanner.look(name, asked=False))
             case Retire(name=name):
@@ -225,6 +228,14 @@ class Repository:
             for record in self.reconciler.records.values():
                 if step.spec.name in record.builds:
                     record.builds[step.spec.name].fail(error.detail)
+            raise
+
+    async def _set_graph(self, step: SetGraph) -> None:
+        try:
+            await self._links.set_graph(step)
+        except Refusal as error:
+            if not error.passing and step.graph is not None:
+                self.reconciler.records[step.name].refused = step.graph, error.detail
             raise
 
     async def _serve(self, step: Serve) -> None:

@@ -30,6 +30,8 @@ MAY_BE_ZERO = (
     "best_effort_horizon_ms",
 )
 """Numbers that may be 0; the others must be greater."""
+SLACKS = ("proportional", "even", "latest")
+"""Ways of sharing out a query's time (`queries`)."""
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +87,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     best_effort_horizon_ms: float = 600_000.0
     """A request without a deadline is refused on arrival, with when to come again, where those before it are
     expected to take longer than this; 0: none is."""
+    query_slack: str = "proportional"
+    """Share of each step in the time that a query of several steps has to spare: ``proportional`` to what the
+    step takes, ``even``, or ``latest``: all that those behind it leave."""
     max_queued_requests: int = 100_000
     """Bound on queued requests in all; beyond it requests are rejected as overloaded."""
     max_queued_requests_per_model: int = 10_000
@@ -129,6 +134,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("refuse_wrongly", "best_effort_share"):
             if (value := getattr(self, name)) is not None and value >= 1:
                 raise ValueError(f"{name} is {value}; it must be less than 1")
+        if self.query_slack not in SLACKS:
+            raise ValueError(f"query_slack is {self.query_slack!r}; it must be {', '.join(SLACKS)}")
         for name, size in self.max_queue_sizes.items():
             if size < 1:
                 raise ValueError(f"the max_queue_size of {name!r} is {size}; it must be at least 1")

@@ -27,6 +27,7 @@ from mainspring.messages.events import (
     ModelRemoved,
     ModelRestored,
     OperatorAsked,
+    QueryArrived,
     RequestArrived,
     RequestCancelled,
     Wakeup,
@@ -49,6 +50,7 @@ from mainspring.scheduler.overdue_actions import OverdueActions
 from mainspring.scheduler.overload import Overload
 from mainspring.scheduler.policies.registry import make_policy, policy_class
 from mainspring.scheduler.preparing import Preparing
+from mainspring.scheduler.queries import Queries
 from mainspring.scheduler.request_lifecycle import RequestLifecycle
 from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.scaling import Scaling
@@ -103,6 +105,7 @@ class Scheduler:
             openings.admission,
             self._overload,
         )
+        self._queries = Queries(state, self._policy, self._lifecycle, self._backlog, self._missed)
         self._overdue_actions = OverdueActions(state, self._policy, self._missed)
         self._dispatcher = Dispatcher(
             state,
@@ -130,13 +133,18 @@ class Scheduler:
         kind = type(event)
         if kind is _ARRIVED:
             arrival = cast("RequestArrived", event)
-            self._lifecycle.arrived(now_ns, arrival, apply(cluster, now_ns, arrival))
+            change = apply(cluster, now_ns, arrival)
+            if not cluster.queries or not self._queries.took(now_ns, arrival, change):
+                self._lifecycle.arrived(now_ns, arrival, change)
         elif kind is _RESULT:
             result = cast("Result", event)
             if not self._dispatcher.ended(now_ns, result, apply(cluster, now_ns, result)):
                 self._membership.drop(now_ns, result.worker, _disagreement(result))
         elif kind is not _WAKEUP:
             self._handle_other(now_ns, event)
+        if cluster.queries and cluster.stepped:
+            self._queries.share_out(now_ns, cluster.stepped)
+            cluster.stepped = []
         if cluster.undecided:
             # Each of them was queued or rejected.
             cluster.undecided = NO_REQUESTS
@@ -149,6 +157,8 @@ class Scheduler:
         match event:
             case RequestCancelled() | GatewayLeft():
                 self._lifecycle.withdrawn(now_ns, change)
+            case QueryArrived():
+                self._queries.arrived(now_ns, event, change)
             case ModelAdded() | ModelRemoved():
                 self._membership.changed(now_ns, change)
             case ModelRestored():

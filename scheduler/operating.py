@@ -25,6 +25,7 @@ from mainspring.messages.operating import (
     ScaleWorkers,
     SetDefaultSlo,
     SetGoodputWeight,
+    SetGraph,
     SetMaxQueue,
     UnloadFrom,
     UnpinModel,
@@ -66,8 +67,8 @@ class Operating:
                 return self._no_worker(name)
             case ResumeWorker(worker=name):
                 return None if name in self._state.cluster.drained else f"{name!r} is not drained"
-            case SetDefaultSlo() | SetMaxQueue() | SetGoodputWeight():
-                return None  # The first concerns gateways alone, the others what comes.
+            case SetDefaultSlo() | SetMaxQueue() | SetGoodputWeight() | SetGraph():
+                return None  # They concern gateways alone, or what comes.
             case UnpinModel(model=name):
                 return None if name in self._state.cluster.pinned else f"{name!r} is not pinned"
             case ScaleWorkers():

@@ -49,6 +49,7 @@ class RequestLifecycle:
         self._overload = overload
         config = state.config
         self._max_queue_sizes = config.max_queue_sizes
+        state.query_ended = self.withdrawn
         self._bound = min(config.max_queued_requests, config.max_queued_requests_per_model)
 
     def arrived(self, now_ns: int, event: RequestArrived, change: Change) -> None:
@@ -60,7 +61,7 @@ class RequestLifecycle:
         cluster = self._state.cluster
         if not change.requests:
             if event.request_id not in cluster.requests:
-                self._state.emit(now_ns, Reject(event.request_id, *self._unserved(event)))
+                self._state.emit(now_ns, Reject(event.request_id, *self.unserved(event)))
             return
         request = change.requests[0]
         model, rows, due_ns = request.model, request.rows, request.due_ns
@@ -84,7 +85,7 @@ class RequestLifecycle:
         priority = event.priority
         if priority > 0:
             finish_ns = earliest_finish_ns(plans(cluster, now_ns, model, rows, due_ns))
-            self._rank(now_ns, request, priority, finish_ns)
+            self.rank(now_ns, request, priority, finish_ns)
         self.queue(now_ns, request, arrives=True)
 
     def _comes_too_late(self, now_ns: int, request: Request) -> bool:
@@ -105,7 +106,7 @@ class RequestLifecycle:
         cluster, model, rows, due_ns = self._state.cluster, request.model, request.rows, request.due_ns
         found = plans(cluster, now_ns, model, rows, due_ns)
         finish_ns = earliest_finish_ns(found)
-        if due_ns is not None and finish_ns is not None and finish_ns > due_ns and self._doubt(now_ns, model):
+        if due_ns is not None and finish_ns is not None and finish_ns > due_ns and self.doubt(now_ns, model):
             found = plans(cluster, now_ns, model, rows, due_ns)
             finish_ns = earliest_finish_ns(found)
         in_time = finish_ns is not None and (due_ns is None or finish_ns <= due_ns)
@@ -120,7 +121,7 @@ class RequestLifecycle:
         in_time = finish_ns is not None and finish_ns <= due_ns
         return self._admission.refusal(now_ns, model, rows, due_ns) if in_time else ""
 
-    def _rank(self, now_ns: int, request: Request, priority: int, finish_ns: int | None) -> None:
+    def rank(self, now_ns: int, request: Request, priority: int, finish_ns: int | None) -> None:
         """Have a request with a priority wait as if it were due earlier, or had arrived earlier."""
         due_ns, turn_ns = request.due_ns, request.turn_ns
         if due_ns is None:
@@ -214,6 +215,21 @@ class RequestLifecycle:
             self._unqueued(now_ns, request)
             self._overload.withdrawn(request)
 
+    def move(self, now_ns: int, request: Request, ranked: Ranked) -> None:
+        """Have a queued request wait as if it were due at another instant."""
+        self._unqueue(now_ns, request)
+        self._state.emit(now_ns, ranked)
+        self.queue(now_ns, request)
+
+    def hasten(self, model: Model) -> None:
+        """Have a model prepared before others: requests came for it."""
+        self._preparing.hasten(model.base)
+
+    def full(self, model: Model, more: int) -> str | None:
+        """Return why so many more requests can't wait for a model; None if they can."""
+        found = self._full(model, more)
+        return None if found is None else found[2]
+
     def retry(self, now_ns: int, request: Request, reason: Reason, detail: str) -> None:
         """Queue a request again whose action failed, or reject it if that can't help."""
         if request.place is Place.GONE:
@@ -259,6 +275,9 @@ class RequestLifecycle:
         for each in model.by_bucket:
             self._overload.forget(each)
         for request in [*with_deadline, *best_effort]:
+            if request.place is Place.GONE:
+                # With another piece of its query.
+                continue
             self._state.reject(now_ns, request, reason, detail, None, evidence)
 
     def _evidence(self, now_ns: int, request: Request, ahead: Ahead | None = None) -> RejectEvidence:
@@ -325,7 +344,7 @@ class RequestLifecycle:
         give_up_ns = self._policy.give_up_ns(request, self._state.last_start_ns(request))
         return give_up_ns is not None and now_ns > give_up_ns
 
-    def _unserved(self, event: RequestArrived) -> tuple[Reason, str]:
+    def unserved(self, event: RequestArrived) -> tuple[Reason, str]:
         """Return why no model is there for a request."""
         served = self._state.cluster.models.get(event.model)
         if served is None:
@@ -341,33 +360,33 @@ class RequestLifecycle:
         if not 1 <= event.rows <= model.max_rows:
             detail = f"{event.rows} rows; model {model.name!r} takes 1 to {model.max_rows} in a request"
             return Reason.TOO_MANY_ROWS, detail, None
-        full = self._full(event, model)
+        full = self._full(model, 1)
         if full is None:
             return None
         waiting, most, detail = full
         again_ns = self._backlog.room_ns(now_ns, model, event.rows, waiting, waiting - most + 1)
         return Reason.OVERLOADED, detail, again_ns
 
-    def _full(self, event: RequestArrived, model: Model) -> tuple[int, int, str] | None:
-        """Return how many requests wait where no more may, how many may, and the sentence; None if there is
-        room."""
+    def _full(self, model: Model, more: int) -> tuple[int, int, str] | None:
+        """Return how many requests wait where ``more`` may not, how many may, and the sentence; None if there
+        is room."""
         state = self._state
         queued, config = state.cluster.queued, state.config
-        if queued >= config.max_queued_requests:
+        if queued + more > config.max_queued_requests:
             return queued, config.max_queued_requests, f"{queued} requests are queued, which is the bound"
         waiting = model.base.waiting
-        if waiting >= config.max_queued_requests_per_model:
-            detail = f"{waiting} requests wait for {event.model!r}, which is the bound"
+        if waiting + more > config.max_queued_requests_per_model:
+            detail = f"{waiting} requests wait for {model.base.name!r}, which is the bound"
             return waiting, config.max_queued_requests_per_model, detail
         if state.cluster.operations or self._max_queue_sizes:
             name = model.base.spec.public_name
             most = state.cluster.max_queue_size(name) or self._max_queue_sizes.get(name)
-            if most is not None and waiting >= most:
+            if most is not None and waiting + more > most:
                 detail = f"{waiting} requests wait for {name!r}, and its bound (max_queue_size) is {most}"
                 return waiting, most, detail
         return None
 
-    def _doubt(self, now_ns: int, model: Model) -> bool:
+    def doubt(self, now_ns: int, model: Model) -> bool:
         """Doubt the estimates by which a model's request is about to be turned away; return whether any is
         doubted."""
         for kind, times in model.infer_times.items():

@@ -3,7 +3,7 @@ next."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -89,6 +89,8 @@ class SchedulerState:
         self.alarms = Alarms()
         self.commands: list[Command] = []
         """The commands that come out next, in order."""
+        self.query_ended: Callable[[int, Change], None] = _nobody
+        """Is told of the pieces that waited when a query was rejected."""
         self._action_count = 0
         self._looked_at = 0
         """Number of the workers with room that came before those that are looked at next."""
@@ -310,5 +312,18 @@ class SchedulerState:
         earliest_finish_ns: int | None = None,
         evidence: RejectEvidence | None = None,
     ) -> None:
-        """Answer a request with an error."""
-        self.emit(now_ns, Reject(request.id, reason, detail, earliest_finish_ns, evidence))
+        """Answer a request with an error; with a piece that its query needs, the whole query."""
+        query = request.query
+        if query is None or not query.event.steps[request.event.step].required:
+            self.emit(now_ns, Reject(request.id, reason, detail, earliest_finish_ns, evidence))
+            return
+        steps = query.event.steps
+        step = f"step {request.event.step}, " if len(steps) > 1 else ""
+        ended = f"{query.done[request.event.step]} of {steps[request.event.step].rows} rows have ended"
+        said = f"{step}a piece of {request.rows} rows, when {ended}: {detail}"
+        change = self.emit(now_ns, Reject(query.id, reason, said, earliest_finish_ns, evidence))
+        self.query_ended(now_ns, change)
+
+
+def _nobody(now_ns: int, change: Change) -> None:
+    """Tell nobody."""

@@ -12,7 +12,7 @@ from time import perf_counter_ns
 
 from mainspring.cluster.validate import remember
 from mainspring.messages.actions import Command
-from mainspring.messages.events import Event, Wakeup
+from mainspring.messages.events import Event, QueryArrived, RequestArrived, Wakeup
 from mainspring.scheduler.core import Scheduler
 from mainspring.simulator.costs import ControllerCost, CostSpec
 from mainspring.simulator.environment import NEVER_NS
@@ -56,6 +56,8 @@ class SimulatedController:
         if validate is not None:
             remember(scheduler.cluster)
         self._validate = validate
+        self.pieces: dict[int, list[RequestArrived]] = {}
+        """The pieces of queries that are on their way, by the query."""
         self._inbox: deque[Event] = deque()
         self._free_ns = 0
 
@@ -67,18 +69,27 @@ class SimulatedController:
             self.due_ns = min(self.due_ns, due_ns)
             return
         record, scheduler = self._record, self.scheduler
-        if record is not None and event is not WAKEUP:
-            record(now_ns, event)
         commands: list[Command] = []
         if event is not WAKEUP:
-            scheduler.handle(now_ns, event)
-            commands = self._written(now_ns, scheduler.taken())
+            commands = self._handled(now_ns, event)
         if record is not None:
             record(now_ns, WAKEUP)
         commands += self._written(now_ns, scheduler.schedule(now_ns))
         for command in commands:
             self._send(now_ns, command)
         self._turned(now_ns)
+
+    def _handled(self, now_ns: int, event: Event) -> list[Command]:
+        """Give the scheduler an event; behind a query that it admits, its pieces. Return its commands."""
+        if self._record is not None:
+            self._record(now_ns, event)
+        self.scheduler.handle(now_ns, event)
+        commands = self._written(now_ns, self.scheduler.taken())
+        if type(event) is QueryArrived:
+            for piece in self.pieces.pop(event.query_id, ()):
+                if event.query_id in self.scheduler.cluster.queries:
+                    commands += self._handled(now_ns, piece)
+        return commands
 
     def _written(self, now_ns: int, commands: list[Command]) -> list[Command]:
         """Record commands, and return them."""
@@ -115,15 +126,12 @@ class SimulatedController:
             event = inbox.popleft()
             clock_us += cost.receive_us
             at_ns = now_ns + round(clock_us * 1e3)
-            if record is not None:
-                record(at_ns, event)
             began_ns = perf_counter_ns() if self._measured else 0
-            self.scheduler.handle(at_ns, event)
+            commands += self._handled(at_ns, event)
             if self._measured:
                 clock_us += (perf_counter_ns() - began_ns) / 1e3
             else:
                 clock_us += cost.handle_us.get(kind_of(event), 0.0)
-            commands += self._written(at_ns, self.scheduler.taken())
             entries += 1
         at_ns = now_ns + round(clock_us * 1e3)
         if record is not None:

@@ -19,8 +19,9 @@ from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.messages.actions import Infer, Reject
 from mainspring.messages.clients import Timing
 from mainspring.messages.codes import Reason
-from mainspring.messages.events import RequestArrived, RequestCancelled
+from mainspring.messages.events import QueryArrived, RequestArrived, RequestCancelled, pieces_of
 from mainspring.messages.model import ModelSpec
+from mainspring.messages.queries import Piece, QueryStep
 from mainspring.simulator.costs import ProcessCosts
 from mainspring.simulator.environment import NEVER_NS, Agenda, Link
 from mainspring.simulator.spec import Faults
@@ -34,6 +35,15 @@ BEST_EFFORT_NS: Final = 60_000_000_000
 ``best_effort_timeout_ms``. Elsewhere it waits for as long as it takes."""
 
 
+_PIECE_BITS: Final = 42
+"""The index of a piece is in the bits of its id above these, and the request's id in those below."""
+
+
+def piece_id(request_id: int, index: int) -> int:
+    """Return the id of a request's piece."""
+    return request_id | (index + 1) << _PIECE_BITS
+
+
 class Flight:
     """A request between its arrival at the gateway and its reply."""
 
@@ -44,6 +54,7 @@ class Flight:
         "dispatched_ns",
         "expires_ns",
         "key",
+        "pieces",
         "request",
         "retry_ns",
     )
@@ -61,6 +72,8 @@ class Flight:
         """Key of its record; -1 if none is kept."""
         self.client = client
         """The closed-loop client that waits for the reply; -1 if none does."""
+        self.pieces: dict[int, int] = {}
+        """Its pieces without outputs, if it is a query: the action that each was last dispatched for."""
         self.retry_ns = 0
         """Same as `Arrival.retry_ns`."""
 
@@ -89,8 +102,13 @@ class SimulatedGateway:
     ) -> None:
         self.flights: dict[int, Flight] = {}
         """Requests without an answer, by id."""
-        self.arriving: deque[tuple[int, RequestArrived | RequestCancelled]] = deque()
+        self.arriving: deque[tuple[int, RequestArrived | QueryArrived | RequestCancelled]] = deque()
         """Events on their way to the controller: (instant of arrival there, event), in order."""
+        self.pieces: dict[int, list[RequestArrived]] = {}
+        """Pieces of the queries among them, which follow if the controller admits these."""
+        self._wholes: dict[int, Flight] = {}
+        """The query of each piece without outputs, by the piece's id."""
+        self._most_rows: dict[str, int] = {}
         self.second_answers = 0
         """Outputs and rejections of requests that had an answer."""
         self.agenda = agenda
@@ -108,6 +126,7 @@ class SimulatedGateway:
 
     def model_up(self, spec: ModelSpec) -> None:
         """Serve a model."""
+        self._most_rows[spec.name] = spec.max_rows
 
     def model_down(self, name: str) -> None:
         """Serve a model no longer."""
@@ -134,8 +153,24 @@ class SimulatedGateway:
         if self.sweep_ns == NEVER_NS:
             self.sweep_ns = now_ns
         self._free_ns = now_ns + self._arrival_ns
-        self.arriving.append((self._to_controller.arrival_ns(self._free_ns), request))
+        most = self._most_rows.get(arrival.model, arrival.rows)
+        if arrival.rows > most:
+            pieces = [piece_id(request_id, index) for index in range(-(-arrival.rows // most))]
+            for each in pieces:
+                flight.pieces[each], self._wholes[each] = -1, flight
+            self._ask(self._free_ns, request, pieces, most)
+        else:
+            self.arriving.append((self._to_controller.arrival_ns(self._free_ns), request))
         return flight
+
+    def _ask(self, sent_ns: int, request: RequestArrived, pieces: list[int], most: int) -> None:
+        """Send the controller a request of many rows: a query, and pieces of at most so many rows."""
+        step = QueryStep(request.model, request.rows, request.sizes)
+        query = QueryArrived(request.request_id, request.deadline_ns, (step,), request.priority)
+        rows = [min(most, request.rows - index * most) for index in range(len(pieces))]
+        named = tuple([Piece(*each) for each in zip(pieces, rows, strict=True)])
+        self.pieces[query.query_id] = list(pieces_of(query, named))
+        self.arriving.append((self._to_controller.arrival_ns(sent_ns), query))
 
     def dispatched(self, now_ns: int, action: Infer) -> int:
         """Note that the controller dispatched requests; return when all their inputs are pushed."""
@@ -145,10 +180,12 @@ class SimulatedGateway:
             now_ns += self._dispatch_ns * len(action.request_ids)
             self._free_ns = now_ns
         for request_id in action.request_ids:
-            flight = flights.get(request_id)
+            flight = flights.get(request_id) or self._wholes.get(request_id)
             if flight is not None:
                 flight.action_id = action.action_id
                 flight.dispatched_ns = now_ns
+                if request_id in flight.pieces:
+                    flight.pieces[request_id] = action.action_id
         return now_ns
 
     def outputs(self, now_ns: int, action: Infer, execute_ns: int) -> None:
@@ -159,6 +196,14 @@ class SimulatedGateway:
         for request_id in action.request_ids:
             index += 1
             flight = flights.pop(request_id, None)
+            if flight is None and request_id in self._wholes:
+                whole = self._wholes.pop(request_id)
+                whole.action_id = whole.pieces.pop(request_id)
+                if whole.pieces:
+                    if whole.action_id != action.action_id:
+                        self._withdraw(now_ns, request_id)
+                    continue
+                flight = flights.pop(whole.request.request_id)
             if flight is None:
                 self.second_answers += 1
                 continue
@@ -178,9 +223,17 @@ class SimulatedGateway:
             )
             self._replies.outputs(left_ns + self._client_delay_ns, flight, timing)
 
+    def _give_up(self, request_id: int) -> Flight | None:
+        """Forget a request, with all its pieces."""
+        flight = self.flights.pop(request_id, None)
+        if flight is not None:
+            for each in flight.pieces:
+                del self._wholes[each]
+        return flight
+
     def rejected(self, now_ns: int, command: Reject) -> None:
         """Pass the controller's rejection on."""
-        flight = self.flights.pop(command.request_id, None)
+        flight = self._give_up(command.request_id)
         if flight is None:
             self.second_answers += 1
         else:
@@ -188,7 +241,7 @@ class SimulatedGateway:
 
     def cancel(self, now_ns: int, request_id: int) -> None:
         """Give a request up for its client."""
-        flight = self.flights.pop(request_id, None)
+        flight = self._give_up(request_id)
         if flight is not None:
             self._error(now_ns, flight, Reason.CANCELLED)
             self._withdraw(now_ns, request_id)
@@ -210,7 +263,7 @@ class SimulatedGateway:
 
     def _time_out(self, request_id: int, flight: Flight) -> None:
         if self.flights.get(request_id) is flight:
-            del self.flights[request_id]
+            self._give_up(request_id)
             self._error(flight.expires_ns, flight, Reason.TIMED_OUT)
             self._withdraw(flight.expires_ns, request_id)
 

@@ -28,7 +28,7 @@ from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import Dispatch, Output, Rejected
 from mainspring.simulator.costs import ProcessCosts
 from mainspring.simulator.environment import NEVER_NS, Agenda, Link
-from mainspring.simulator.gateway import BEST_EFFORT_NS, Flight, Replies, SimulatedGateway
+from mainspring.simulator.gateway import BEST_EFFORT_NS, Flight, Replies, SimulatedGateway, piece_id
 from mainspring.simulator.spec import Faults
 from mainspring.traces.arrival import Arrival
 
@@ -99,7 +99,14 @@ class CoreGateway(SimulatedGateway):
         self.flights[request_id] = flight
         self._core_ids[request_id] = arrive.request_id
         self._outside[arrive.request_id] = request_id
-        self._tell(self._free_ns, request)
+        for index, piece in enumerate(arrive.pieces):
+            outside = piece_id(request_id, index)
+            flight.pieces[outside] = -1
+            self._core_ids[outside], self._outside[piece.request_id] = piece.request_id, outside
+        if arrive.pieces:
+            self._ask(self._free_ns, request, list(flight.pieces), signature.max_rows)
+        else:
+            self._tell(self._free_ns, request)
         self._wait()
         return flight
 
@@ -126,7 +133,9 @@ class CoreGateway(SimulatedGateway):
 
     def rejected(self, now_ns: int, command: Reject) -> None:
         """Give the core the controller's rejection."""
-        self.core.rejected(Rejected(self._core_id(command.request_id), command.reason, command.detail))
+        self.core.rejected(
+            now_ns, Rejected(self._core_id(command.request_id), command.reason, command.detail)
+        )
         self._perform(now_ns)
 
     def cancel(self, now_ns: int, request_id: int) -> None:
@@ -167,7 +176,9 @@ class CoreGateway(SimulatedGateway):
             elif isinstance(effect, Arrive):
                 again = self._outside_id(effect.request_id)
                 event = RequestArrived(
-                    again, effect.model, effect.rows, effect.deadline_ns, sizes=effect.sizes
+                    *(again, effect.model, effect.rows, effect.deadline_ns),
+                    sizes=effect.sizes,
+                    query=self._outside_id(effect.query) if effect.query else 0,
                 )
                 self._tell(now_ns, event)
             else:
@@ -178,8 +189,10 @@ class CoreGateway(SimulatedGateway):
         self.arriving.append((self._to_controller.arrival_ns(sent_ns), event))
 
     def _ended(self, request_id: int) -> Flight:
-        del self._outside[self._core_ids.pop(request_id)]
-        return self.flights.pop(request_id)
+        flight = self.flights.pop(request_id)
+        for each in (request_id, *flight.pieces):
+            del self._outside[self._core_ids.pop(each)]
+        return flight
 
     def _core_id(self, request_id: int) -> int:
         """Return what the core calls a request of the controller's; `_UNKNOWN` once it has its reply."""

@@ -93,6 +93,7 @@ class Simulation:
         self.gateway = gateway or self._make_gateway(gateway_core, processes, Link(self.faults, draws))
         checks = (self.validate if validate_every else None, validate_every)
         self.controller = SimulatedController(self.scheduler, self._send, cost, record, *checks)
+        self.controller.pieces = self.gateway.pieces
         children = seeds.spawn(1)[0]
         self.fleet = Fleet(self.faults, processes, agenda, draws, children, self._tell, self._outputs)
         self.provider: SimulatedProvider | None = None

@@ -215,6 +215,8 @@ class StreamRecords:
         """Keys of the requests that were refused early."""
         self._open: dict[int, tuple[int, int, int | None]] = {}
         """Unanswered requests: (record's key, arrival, deadline)."""
+        self._pieces: dict[int, list[int]] = {}
+        """Pieces of each query."""
         self._infers: dict[int, tuple[int, Infer]] = {}
         """Outstanding INFERs, with the instant of sending."""
 
@@ -229,9 +231,11 @@ class StreamRecords:
         elif isinstance(entry, Reject):
             if entry.request_id in self._open and entry.evidence is not None and entry.evidence.ahead:
                 self.early.append(self._open[entry.request_id][0])
-            self._error(now_ns, entry.request_id, entry.reason)
+            for each in self._pieces.pop(entry.request_id, [entry.request_id]):
+                self._error(now_ns, each, entry.reason)
         elif isinstance(entry, RequestCancelled):
-            self._error(now_ns, entry.request_id, Reason.CANCELLED)
+            for each in self._pieces.pop(entry.request_id, [entry.request_id]):
+                self._error(now_ns, each, Reason.CANCELLED)
         elif isinstance(entry, GatewayLeft):
             gone = [request_id for request_id in self._open if gateway_of(request_id) == entry.number]
             for request_id in gone:
@@ -243,6 +247,8 @@ class StreamRecords:
         slo_ns = None if event.deadline_ns is None else event.deadline_ns - now_ns
         key = self.records.sent(since_ns, since_ns, event.model, event.rows, slo_ns)
         self._open[event.request_id] = (key, now_ns, event.deadline_ns)
+        if event.query:
+            self._pieces.setdefault(event.query, []).append(event.request_id)
 
     def _result(self, now_ns: int, result: Result) -> None:
         sent_ns, action = self._infers.pop(result.action_id, (0, None))

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from mainspring.gateway.config import GatewayConfig
 from mainspring.messages.model import ModelSpec
 from mainspring.simulator.offered import chosen_models, played_seed, recipe_of, recorded
 from mainspring.simulator.spec import LOG, SimulationSpec, SpecError, WorkloadSpec
@@ -111,12 +112,11 @@ def _source(spec: SimulationSpec, workload: WorkloadSpec, place: int, models: Se
 
 
 def _fitting(rows: RowsSpec, chosen: Sequence[ModelSpec]) -> Rows:
-    """Return a distribution of rows that every model can take; raise `SpecError` if one can't."""
+    """Return a distribution of rows that a request may have; raise `SpecError` if one can't."""
     found = Rows(rows, [model.name for model in chosen])
-    for model in chosen:
-        if found.largest > model.max_rows:
-            raise SpecError(
-                f"requests have up to {found.largest} rows and {model.name} takes {model.max_rows} at most, "
-                f"its largest batch size: give rows most = {model.max_rows}, or the model a larger batch size"
-            )
+    most = GatewayConfig().max_rows_per_request
+    if found.largest > most:
+        raise SpecError(
+            f"requests have up to {found.largest} rows and may have {most} at most: give rows most = {most}"
+        )
     return found

@@ -31,6 +31,7 @@ from mainspring.messages.events import (
     ModelRemoved,
     ModelRestored,
     OperatorAsked,
+    QueryArrived,
     RequestArrived,
     RequestCancelled,
     Wakeup,
@@ -167,6 +168,9 @@ def _event(message: Event | Command) -> str:
                 "best effort" if message.deadline_ns is None else f"deadline {message.deadline_ns / 1e6:.3f}"
             )
             return f"request {message.request_id} {message.model} rows {message.rows} {due}"
+        case QueryArrived():
+            steps = ", ".join(f"{step.model} rows {step.rows}" for step in message.steps)
+            return f"query {message.query_id}: {steps}"
         case RequestCancelled():
             return f"cancel request {message.request_id}"
         case GatewayLeft():

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from mainspring.cluster.apply import requests_of
 from mainspring.cluster.follow import follow
+from mainspring.cluster.queries import Query
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
@@ -231,9 +232,14 @@ class Lifecycles:
         self._on_action(life)
 
     def _rejected(self, now_ns: int, reject: Reject) -> None:
-        life = self._end(reject.request_id)
+        query = self.cluster.queries.get(reject.request_id)
+        ended = [reject.request_id] if query is None else list(query.open)
+        lives = [self._end(request_id) for request_id in ended]
+        if query is not None and not lives and not any(query.done):
+            # It was refused on arrival: no piece of it came.
+            lives = [RequestLife(as_request(query), query.arrived_ns)]
         follow(self.cluster, now_ns, reject)
-        if life is not None:
+        for life in [life for life in lives if life is not None]:
             life.reason = reject.reason.value
             life.detail = reject.detail
             life.earliest_finish_ns = reject.earliest_finish_ns
@@ -242,7 +248,8 @@ class Lifecycles:
 
     def _cancelled(self, now_ns: int, event: RequestCancelled | GatewayLeft) -> None:
         if isinstance(event, RequestCancelled):
-            ids, detail = [event.request_id], ""
+            query = self.cluster.queries.get(event.request_id)
+            ids, detail = [event.request_id] if query is None else list(query.open), ""
         else:
             ids, detail = [each.id for each in requests_of(self.cluster, event.number)], "its gateway left"
             unplaced = [life.request.request_id for life in self._unplaced()]
@@ -330,6 +337,14 @@ class Lifecycles:
         life.outcome = outcome
         life.ended_ns = at_ns
         self._on_request(life)
+
+
+def as_request(query: Query) -> RequestArrived:
+    """Return the arrival of a query as if it were one request, for the model of its first step."""
+    event, first = query.event, query.event.steps[0]
+    return RequestArrived(
+        query.id, first.model, first.rows, event.deadline_ns, event.priority, first.sizes, query.id
+    )
 
 
 def ended_by(cluster: Cluster, result: Result) -> ActionLife | None:

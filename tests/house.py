@@ -44,6 +44,11 @@ FEATURES: dict[str, str] = {
         "gateway/core/sequences.py messages/sequences.py messages/sequencing.py client/sequences.py"
     ),
     "Prediction cache, sharing of equal requests": "gateway/core/cache.py gateway/core/sharing.py",
+    "Queries and graphs of models": (
+        "gateway/graphs/** gateway/core/queries.py messages/graphs.py messages/queries.py "
+        "cluster/queries.py scheduler/queries.py repository/ensemble.py cli/verbs/graphs.py "
+        "cli/configuration/graphs.py"
+    ),
     "Gateway, the rest: ZeroMQ, request table, memory": "gateway/**",
     "Several controllers": "controller/shards.py messages/sharding.py cli/balancing/** cli/verbs/balance.py",
     "Ray": "cli/launcher/on_ray.py cli/launcher/ray_children.py mainspring/ray.py simulator/ray_address.py",

@@ -95,6 +95,7 @@ TIER_OF = {
     "gateway/http/test_docs": "browser",
     "gateway/core": "unit",
     "gateway/oip": "unit",
+    "gateway/graphs": "unit",
     "gateway/http/test_watch": "unit",
     "gateway/test_delays": "unit",
     "gateway/test_services_log_settings": "unit",

@@ -91,6 +91,9 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Libraries with operators that ONNX Runtime lacks, for models that have them: packages, such as
     ``onnxruntime-extensions``, .so files, or folders, of whose files a ``config.pbtxt`` may name some (a path
     has a / in it). They are code that compiler and workers run. Relative to the file."""
+    graphs: str = ""
+    """Folder of files NAME.toml, each with a graph of models that is served under its name. Relative to the
+    file."""
     profiles: str | None = None
     """CSV file of profiles in place of a store, for the emulated engine. Relative to the file."""
     copies: int = 1
@@ -227,7 +230,7 @@ def why_not_set(table: str, key: str) -> str:
 
 
 PATH_KEYS = (
-    *(("cluster", "store"), ("cluster", "profiles"), ("cluster", "run_dir")),
+    *(("cluster", "store"), ("cluster", "graphs"), ("cluster", "profiles"), ("cluster", "run_dir")),
     *(
         ("cluster", "keys"),
         ("repository", "path"),

@@ -10,6 +10,7 @@ from mainspring.cli.launcher.models import ModelSource
 from mainspring.console.config import ConsoleConfig
 from mainspring.controller.config import ControllerConfig
 from mainspring.gateway.config import GatewayConfig
+from mainspring.messages.graphs import GraphSpec
 from mainspring.repository.config import RepositoryConfig
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.transport.config import TransportConfig
@@ -42,6 +43,8 @@ class ControllerJob(_Job, frozen=True, kw_only=True, tag="controller"):
     controller: ControllerConfig
     scheduler: SchedulerConfig
     models: ModelSource
+    graphs: tuple[GraphSpec, ...] = ()
+    """Graphs of models that the configuration names."""
 
     def run(self, stop: threading.Event) -> None:
         """Serve until ``stop`` is set."""
@@ -52,7 +55,7 @@ class ControllerJob(_Job, frozen=True, kw_only=True, tag="controller"):
         specs, awaited = read(self.models, stop, adopt=True)
         repositorys, served = self.models.served()
         models = [*specs, *repositorys]
-        run(self.controller, self.scheduler, models, stop, served=served, awaited=awaited)
+        run(self.controller, self.scheduler, models, stop, served=served, awaited=awaited, graphs=self.graphs)
 
 
 class WorkerJob(_Job, frozen=True, kw_only=True, tag="worker"):

@@ -13,6 +13,7 @@ import msgspec
 
 from mainspring.cli.configuration.config import ClusterConfig, Config
 from mainspring.cli.configuration.fitting import check_fits
+from mainspring.cli.configuration.graphs import read_folder
 from mainspring.cli.configuration.policies import check_policy
 from mainspring.cli.exposure import check_exposed, of_cluster, of_processes
 from mainspring.cli.launcher.addresses import (
@@ -330,12 +331,14 @@ def _jobs(config: Config, source: ModelSource, shards: list[LocalShard], pool: W
     cluster, replace = config.cluster, msgspec.structs.replace
     shared, exec_cores = pool.shared, pool.exec_cores
     nice, priority = (CONTROL_NICE, CONTROL_PRIORITY) if config.worker.realtime else (0, 0)
+    graphs = read_folder(cluster.graphs)
     jobs: list[Job] = [
         ControllerJob(
             name=shard.name,
             controller=replace(shard.controller, keys=own_keys(cluster.keys, "controller", shard.name)),
             scheduler=config.scheduler,
             models=source,
+            graphs=() if shard.number else graphs,
             cores=shared,
             nice=nice,
             priority=priority,

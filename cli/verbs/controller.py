@@ -31,14 +31,16 @@ from mainspring.cli.launcher.foreground import (
     begin,
     ready,
 )
-from mainspring.cli.options import EVENT_LOG, STORE, KeysFolder, duration_ns
+from mainspring.cli.options import EVENT_LOG, GRAPHS, STORE, KeysFolder, duration_ns
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Sequence
 
     from mainspring.cli.configuration.config import Config
     from mainspring.cli.launcher.models import ModelSource
     from mainspring.controller.config import ControllerConfig
+    from mainspring.messages.graphs import GraphSpec
     from mainspring.scheduler.config import SchedulerConfig
 
 StateFile = Annotated[
@@ -67,6 +69,7 @@ def controller(
     store: Annotated[Path | None, STORE] = None,
     profiles: Annotated[Path | None, PROFILES] = None,
     copies: Annotated[int, COPIES] = 1,
+    graphs: Annotated[Path | None, GRAPHS] = None,
     policy: PolicyName = None,
     policy_option: PolicyOptions = None,
     event_log: Annotated[Path | None, EVENT_LOG] = None,
@@ -76,6 +79,7 @@ def controller(
     log_format: LogFormat = "text",
 ) -> None:
     """Run a controller until Ctrl-C or SIGTERM, which drain within --drain-timeout."""
+    from mainspring.cli.configuration.graphs import read_folder
     from mainspring.cli.launcher.run_dir import claimed
     from mainspring.cli.places import check_guarded, personal_address
 
@@ -99,7 +103,7 @@ def controller(
             claim = claimed(event_log, "another controller", "choose another folder with --event-log")
             stack.enter_context(claim)
         stop = begin("controller", *log_of(context, whole, log_level, log_format), whole.transport)
-        _serve(own, scheduler, source, stop)
+        _serve(own, scheduler, source, read_folder(_text(graphs) or whole.cluster.graphs), stop)
 
 
 def _scheduler(
@@ -131,15 +135,19 @@ def _source(whole: Config, store: Path | None, profiles: Path | None, copies: in
 
 
 def _serve(
-    config: ControllerConfig, scheduler: SchedulerConfig, source: ModelSource, stop: threading.Event
+    config: ControllerConfig,
+    scheduler: SchedulerConfig,
+    source: ModelSource,
+    graphs: Sequence[GraphSpec],
+    stop: threading.Event,
 ) -> None:
-    """Run a controller for the models of a source."""
+    """Run a controller for the models of a source, and for graphs of them."""
     from mainspring.cli.launcher.models import read
     from mainspring.controller.server import run
 
     _say_if_slow()
     models, awaited = read(source, stop, adopt=False)
-    run(config, scheduler, models, stop, ready, awaited=awaited)
+    run(config, scheduler, models, stop, ready, awaited=awaited, graphs=graphs)
 
 
 def _say_if_slow() -> None:

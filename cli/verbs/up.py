@@ -16,7 +16,7 @@ from mainspring.cli.launcher.foreground import (
     PolicyName,
     PolicyOptions,
 )
-from mainspring.cli.options import DEVICES, ENGINE, PAGES, RAY, STORE, WORKERS, Insecure, duration_ns
+from mainspring.cli.options import DEVICES, ENGINE, GRAPHS, PAGES, RAY, STORE, WORKERS, Insecure, duration_ns
 
 RepositoryFolder = Annotated[
     Path | None,
@@ -76,6 +76,7 @@ RunFolder = Annotated[Path | None, typer.Option(readable=False, help="Folder for
 def up(
     config: ConfigFile = None,
     store: Annotated[Path | None, STORE] = None,
+    graphs: Annotated[Path | None, GRAPHS] = None,
     model_repository: RepositoryFolder = None,
     model_control_mode: ControlMode = None,
     load_model: LoadModels = None,
@@ -108,7 +109,7 @@ def up(
     values: dict[str, dict[str, Any]] = {
         "cluster": {
             **_texts(store=store, profiles=profiles, run_dir=run_dir, keys=keys),
-            **_texts(device=device, engine=engine),
+            **_texts(device=device, engine=engine, graphs=graphs),
             "insecure": insecure or None,
             "workers": workers,
             "copies": copies,

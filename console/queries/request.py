@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from itertools import chain, islice
 
+import msgspec
+
 from mainspring.cluster.plans import plans, reject_evidence
 from mainspring.cluster.requests import Place
-from mainspring.console.payloads import Alternative, Story
+from mainspring.console.payloads import Alternative, Step, Story
 from mainspring.console.queries.asking import BadQuery, Unknown
 from mainspring.console.queries.moves import ms
 from mainspring.console.queries.telling import last_infer, of_candidate, of_plan, steps, summary
 from mainspring.console.view.actions import Action
-from mainspring.console.view.requests import LATE, LOST, REJECTED, WAITING, Request
+from mainspring.console.view.requests import (
+    CANCELLED,
+    IN_TIME,
+    LATE,
+    LOST,
+    REJECTED,
+    RUNNING,
+    WAITING,
+    Request,
+)
 from mainspring.console.view.view import View
 from mainspring.messages.actions import Evidence, RejectEvidence
 from mainspring.messages.choices import one_of
@@ -23,6 +34,8 @@ LAST = {
     "last": (REJECTED, LATE, LOST),
 }
 """Names for the newest request of an outcome."""
+_WORST = (IN_TIME, WAITING, RUNNING, LATE, LOST, CANCELLED, REJECTED)
+"""Outcomes of pieces; the last of them that any has is its query's."""
 SOON_NS = 5_000_000_000
 """A worker that is found to be gone within this time of a choice may have been silent when it was made."""
 
@@ -34,6 +47,9 @@ def request(view: View, which: str) -> Story:
     ``last-late``, ``last-lost`` or ``last``. Raises `Unknown` if nothing is remembered of it, and `BadQuery`
     if several fit.
     """
+    check(which)
+    if which not in LAST and view.find(int(which)) is None and (pieces := view.pieces(int(which))):
+        return _query(view, which, pieces)
     found = find_request(view, which)
     infer = last_infer(view, found)
     if found.evidence is None:
@@ -60,6 +76,29 @@ def request(view: View, which: str) -> Story:
         decided_ns=_decided_ns(view, found, infer),
         alternatives=alternatives,
         more=more,
+    )
+
+
+def _query(view: View, which: str, pieces: list[Request]) -> Story:
+    """Explain a query: the story of the piece that ended worst, and a line for each."""
+    first = min(pieces, key=lambda each: each.arrived_ns)
+    worst = max(pieces, key=lambda each: (_WORST.index(each.outcome), each.ended_ns))
+    whole = request(view, str(worst.id))
+    ended = sum(each.outcome in (IN_TIME, LATE) for each in pieces)
+    rows = sum(each.rows for each in pieces)
+    lines = []
+    for number, each in enumerate(pieces, 1):
+        what = "arrived" if not each.ended_ns else "ended" if each.worker else "rejected"
+        where = f" on {each.worker}" if each.worker else ""
+        text = f"piece {number} of {len(pieces)}, request {each.id}, {each.rows} rows: {each.outcome}{where}"
+        lines.append(Step(each.ended_ns or each.arrived_ns, what, text, each.action_id or None))
+    return msgspec.structs.replace(
+        whole,
+        id=which,
+        rows=rows,
+        arrived_ns=first.arrived_ns,
+        summary=f"{len(pieces)} pieces with {rows} rows, of which {ended} have outputs. {whole.summary}",
+        steps=sorted(lines, key=lambda step: step.at_ns),
     )
 
 

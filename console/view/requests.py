@@ -50,6 +50,8 @@ class Request(msgspec.Struct, gc=False):
     """Id of that INFER; 0 if there was none."""
     attempts: int = 0
     """INFERs that it was in."""
+    query: int = 0
+    """The query that it is a piece of; 0 if it is of none."""
 
     @property
     def latency_ns(self) -> int | None:
@@ -69,6 +71,7 @@ def ended(life: RequestLife, seq: int) -> Request:
         worker="" if infer is None else infer.action.worker,
         action_id=0 if infer is None else infer.action.action_id,
         attempts=life.attempts,
+        query=event.query,
     )
 
 
@@ -85,7 +88,7 @@ def still_open(cluster: Cluster, request: OpenRequest, now_ns: int) -> Request:
             found.worker, found.action_id, found.evidence = infer.worker, infer.action_id, infer.evidence
     if is_lost(request, now_ns):
         found.outcome = LOST
-    found.cold = request.cold
+    found.cold, found.query = request.cold, event.query
     return found
 
 
@@ -124,6 +127,10 @@ class EndedRequests:
         for request in heapq.merge(*rings, key=lambda each: each.ended_seq, reverse=True):
             if request.outcome in wanted and (not model or request.model == model):
                 yield request
+
+    def of_query(self, query_id: int) -> list[Request]:
+        """Return what is remembered of a query's pieces."""
+        return [request for request in self._ended.values() if request.query == query_id]
 
     def ids(self) -> Iterator[int]:
         """Yield the ids of all that are remembered."""

@@ -204,6 +204,13 @@ class View:
             return still_open(self.cluster, known, self.now_ns)
         return self.traffic.ended.get(request_id)
 
+    def pieces(self, query_id: int) -> list[Request]:
+        """Return what is known of a query's pieces, open or ended, by their ids."""
+        query = self.cluster.queries.get(query_id)
+        known = [] if query is None else list(query.open.values())
+        found = [still_open(self.cluster, each, self.now_ns) for each in known]
+        return sorted([*found, *self.traffic.ended.of_query(query_id)], key=lambda each: each.id)
+
     def outstanding(self, lane: Lane) -> list[Action]:
         """Return an executor's actions that were sent and have not ended, in the order in which it was
         sent."""

@@ -10,11 +10,13 @@ from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.controller_catalogs import Told, merged_metrics, merged_status
 from mainspring.gateway.core.effects import Connection
 from mainspring.messages.clients import (
+    AddGraph,
     AddModel,
     BoundQueue,
     Done,
     ErrorReply,
     GetStatus,
+    RemoveGraph,
     RemoveModel,
     Scale,
     StatusReply,
@@ -22,7 +24,7 @@ from mainspring.messages.clients import (
 )
 from mainspring.messages.codes import Reason
 from mainspring.messages.metrics import ClusterMetrics
-from mainspring.messages.operating import ScaleWorkers, SetGoodputWeight, SetMaxQueue
+from mainspring.messages.operating import ScaleWorkers, SetGoodputWeight, SetGraph, SetMaxQueue
 from mainspring.messages.peers import AdminReply, AdminRequest
 from mainspring.messages.sharding import ShardMap
 from mainspring.messages.status import ClusterStatus
@@ -41,7 +43,9 @@ class MetricsReply(msgspec.Struct, frozen=True):
     metrics: ClusterMetrics
 
 
-AdminCommand = AddModel | RemoveModel | Scale | BoundQueue | WeighModel | GetStatus | GetMetrics
+AdminCommand = (
+    AddModel | RemoveModel | Scale | BoundQueue | WeighModel | AddGraph | RemoveGraph | GetStatus | GetMetrics
+)
 Reply = Done | StatusReply | MetricsReply | ErrorReply
 
 
@@ -98,6 +102,10 @@ class AdminTable:
                 return AdminRequest(token, operate=SetMaxQueue(name, size))
             case WeighModel(name=name, weight=weight):
                 return AdminRequest(token, operate=SetGoodputWeight(name, weight))
+            case AddGraph(graph=graph):
+                return AdminRequest(token, operate=SetGraph(graph.name, graph))
+            case RemoveGraph(name=name):
+                return AdminRequest(token, operate=SetGraph(name))
             case GetStatus():
                 return AdminRequest(token, status=True)
             case GetMetrics():
@@ -184,6 +192,8 @@ def asked_of(command: AdminCommand, told: Told) -> list[int]:
         return list(range(count))
     if isinstance(command, Scale):
         return [command.shard or 0]
+    if isinstance(command, AddGraph | RemoveGraph):
+        return [0]  # The first controller tells every gateway.
     if isinstance(command, AddModel):
         return [told.map.place(command.model.name)]
     has_it = told.shard_of(command.name)

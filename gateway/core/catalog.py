@@ -10,7 +10,7 @@ stays: a client does not hear "unknown model" because the controller was away fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -18,12 +18,14 @@ import msgspec
 from mainspring.gateway.core.validation import (
     BadRequest,
     Signature,
+    nearest,
     shorten,
     signature_of,
-    unknown_model,
 )
+from mainspring.gateway.graphs.served import Graphs
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
+from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import ModelDown, TensorHeader
 from mainspring.messages.served import ServedModel
@@ -44,14 +46,17 @@ A restarted controller learns models from its workers after it has welcomed the 
 class Catalog:
     """Signatures by model name, a repository's models by what clients call them, data addresses by worker."""
 
-    def __init__(self, *, triton: bool = False) -> None:
-        """``triton``: say of an unknown model what a Triton server says."""
+    def __init__(self, *, triton: bool = False, most_rows: int = 0) -> None:
+        """``triton``: say of an unknown model what a Triton server says. ``most_rows``: as `Signature`."""
         self.triton = triton
+        self.most_rows = most_rows
         self.signatures: dict[str, Signature] = {}
         """The signature of each model, by the scheduler's name; clients know those of a repository by
         another."""
         self.served: dict[str, ServedModel] = {}
         """A repository's models by what clients call them."""
+        self.graphs = Graphs(self._model, most_rows)
+        """The graphs of models that clients may ask for."""
         self.workers: dict[str, str] = {}
         self._old_models: dict[str, None] = {}
         self._old_served: dict[str, None] = {}
@@ -61,6 +66,7 @@ class Catalog:
         """The options that a repository's models are served with, by the name that clients call them by."""
         self._old_workers: dict[str, None] = {}
         self._old_slos: dict[str, None] = {}
+        self._old_graphs: dict[str, None] = {}
         self._begins = False
         """True while a controller that has welcomed the gateway has not told all that it knew then."""
         self._confirm_by_ns: int | None = None
@@ -72,10 +78,18 @@ class Catalog:
     # --- what clients ask for ---
 
     def resolve(self, name: str, version: int | None = None) -> Signature:
-        """Return what a request for this model and version is for; None is the highest version.
+        """Return what a request for this model or graph, and version, is for; None is the highest version.
 
-        A model that is of no repository has the version 1 alone. Raises `BadRequest`.
+        A graph, and a model that is of no repository, has the version 1 alone. Raises `BadRequest`.
         """
+        if name not in self.graphs.specs:
+            return self._model(name, version)
+        if version is not None and version != 1:
+            raise self._unknown(name, version, _no_version(name, version, (1,)))
+        return self.graphs.signature(name)
+
+    def _model(self, name: str, version: int | None = None) -> Signature:
+        """Return what a request for this model is for; as `resolve`."""
         served = self.served.get(name)
         if served is not None:
             wanted = max(served.versions) if version is None else version
@@ -102,12 +116,14 @@ class Catalog:
     def names(self) -> list[str]:
         """Return what clients may ask for, sorted."""
         own = {name for name, signature in self.signatures.items() if not signature.spec.served_as}
-        return sorted(own.union(self.served))
+        return sorted(own.union(self.served, self.graphs.specs))
 
     def versions(self, name: str) -> tuple[int, ...]:
         """Return the versions that are served, ascending; empty if the model is not."""
         if name in self.served:
             return tuple(sorted(self._versions(name)))
+        if name in self.graphs.specs:
+            return () if self.graphs.fault(name) else (1,)
         signature = self.signatures.get(name)
         return (signature.spec.version,) if signature is not None and not signature.spec.served_as else ()
 
@@ -116,7 +132,10 @@ class Catalog:
 
         An operator's default SLO stands in the place of the configured one.
         """
-        return self._options.get(name) or self.served.get(name) or ServedModel(name, {})
+        found = self._options.get(name) or self.served.get(name)
+        if found is None and (graph := self.graphs.specs.get(name)) is not None and graph.slo_ms is not None:
+            return ServedModel(name, {}, round(graph.slo_ms * 1e6))
+        return found or ServedModel(name, {})
 
     def prioritised(self, request: InferRequest) -> InferRequest:
         """Return the request with the priority that its model's configuration gives it, if it does."""
@@ -166,6 +185,7 @@ class Catalog:
         self._old_served = dict.fromkeys(self.served)
         self._old_workers = dict.fromkeys(self.workers)
         self._old_slos = dict.fromkeys(self._slos_ns)
+        self._old_graphs = dict.fromkeys(self.graphs.specs)
         self._begins, self._confirm_by_ns = True, None
 
     @property
@@ -182,15 +202,17 @@ class Catalog:
     def model_up(self, spec: ModelSpec) -> None:
         """Take requests for the model; raise ValueError if its spec makes no sense."""
         try:
-            self.signatures[spec.name] = signature_of(spec)
+            self.signatures[spec.name] = signature_of(spec, self.most_rows)
         except (TypeError, ValueError, IndexError) as error:
             raise ValueError(f"model {spec.name!r} has a spec that makes no sense: {error}") from error
         self._old_models.pop(spec.name, None)
+        self.graphs.models_changed()
 
     def model_down(self, name: str) -> None:
         """Take no more requests for the model."""
         self.signatures.pop(name, None)
         self._old_models.pop(name, None)
+        self.graphs.models_changed()
 
     def serve(self, model: ServedModel) -> None:
         """Take requests for a repository's model to these versions from now on; none, if there are none."""
@@ -200,6 +222,12 @@ class Catalog:
             self.served.pop(model.name, None)
         self._old_served.pop(model.name, None)
         self._combine(model.name)
+        self.graphs.models_changed()
+
+    def set_graph(self, name: str, graph: GraphSpec | None) -> None:
+        """Take requests for a graph of models from now on; None: no more."""
+        self.graphs.put(name, graph)
+        self._old_graphs.pop(name, None)
 
     def set_default_slo(self, name: str, slo_ns: int | None) -> None:
         """Give requests for a model that bring no SLO this one; None for the configured one."""
@@ -236,6 +264,9 @@ class Catalog:
             self._combine(name)
         for name in list(self._old_slos):
             self.set_default_slo(name, None)
+        for name in list(self._old_graphs):
+            self.set_graph(name, None)
+        self.graphs.models_changed()
         gone = list(self._old_workers)
         for worker in gone:
             del self.workers[worker]
@@ -250,6 +281,17 @@ class Catalog:
         else:
             configured = self.served.get(name) or ServedModel(name, {})
             self._options[name] = msgspec.structs.replace(configured, slo_ns=slo_ns, priority_slos_ns={})
+
+
+def unknown_model(name: str, known: Mapping[str, object]) -> str:
+    """Return the sentence for a model that is not served, with the nearest names that are."""
+    if not known:
+        return f"model {shorten(name)} is not served; no model is"
+    near = nearest(name, known)
+    if near:
+        return f"model {shorten(name)} is not served; did you mean {' or '.join(map(shorten, near))}?"
+    others = "1 other is" if len(known) == 1 else f"{len(known)} others are"
+    return f"model {shorten(name)} is not served; {others}"
 
 
 def _no_version(name: str, version: int, served: tuple[int, ...]) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from mainspring.gateway.core.catalog import Catalog
+from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.metrics import ClusterMetrics, HistogramCounts, ModelActions
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import ModelDown
@@ -29,12 +30,13 @@ class Told:
         """``catalog`` is what front ends look into; ``addresses`` are the controllers', by shard."""
         self.catalog = catalog
         self._several = len(addresses) > 1
-        self.parts = [Catalog() for _ in addresses] if self._several else [catalog]
+        self.parts = [Catalog(most_rows=catalog.most_rows) for _ in addresses] if self._several else [catalog]
         """The catalog of each shard, as its controller has told it."""
         for part in self.parts:
             part.complete = False
         self.shards: dict[str, int] = {}
         """The shard of each model that is not taken to shard 0."""
+        catalog.graphs.shards = self.shards
         self.map = first_map(addresses, version=0)
         self._leaving: dict[str, set[int]] = {}
         """Shards that let go of a model once another one has it, by the model's name."""
@@ -81,6 +83,12 @@ class Told:
         self.parts[shard].serve(model)
         if self._several:
             self.catalog.serve(model)
+
+    def set_graph(self, shard: int, name: str, graph: GraphSpec | None) -> None:
+        """Take requests for a graph of models from now on; None: no more."""
+        self.parts[shard].set_graph(name, graph)
+        if self._several:
+            self.catalog.set_graph(name, graph)
 
     def set_default_slo(self, shard: int, name: str, slo_ns: int | None) -> None:
         """Give requests for a model that bring no SLO this one; None for the configured one."""
@@ -164,6 +172,7 @@ class Told:
             self.shards.pop(model, None)
             return False
         self.catalog.signatures[model] = self.parts[at].signatures[model]
+        self.catalog.graphs.models_changed()
         if at:
             self.shards[model] = at
         else:

@@ -14,6 +14,7 @@ import msgspec
 from mainspring.messages.clients import Timing
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import Input, TensorHeader
+from mainspring.messages.queries import Piece, QueryStep
 
 if TYPE_CHECKING:
     from mainspring.gateway.core.validation import Signature
@@ -51,6 +52,14 @@ class Arrive(msgspec.Struct, frozen=True):
     priority: int = 0
     sizes: tuple[int, ...] = ()
     """The sizes of the request's symbols, as `Accepted.sizes`."""
+    pieces: tuple[Piece, ...] = ()
+    """Of a query, the pieces without outputs that have begun."""
+    query: int = 0
+    """Of a piece that is submitted by itself, the query."""
+    step: int = 0
+    """Of such a piece, the index of its query's step."""
+    steps: tuple[QueryStep, ...] = ()
+    """The shape of a query."""
 
 
 class Withdraw(msgspec.Struct, frozen=True):

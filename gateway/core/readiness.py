@@ -19,10 +19,9 @@ import msgspec
 
 from mainspring.gateway.config import STRICT
 from mainspring.gateway.core.controller_catalogs import Told
-from mainspring.gateway.core.validation import BadRequest
+from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.messages.codes import Reason
-from mainspring.messages.model import ModelSpec
-from mainspring.messages.served import LEAVING, NO_MODEL, STARTING, Awaited, Standing, why
+from mainspring.messages.served import CANT_BE_LOADED, LEAVING, NO_MODEL, STARTING, Awaited, Standing, why
 from mainspring.messages.status import ClusterStatus
 
 
@@ -105,14 +104,16 @@ class Readiness:
     def model(self, name: str, version: int | None = None) -> str:
         """Return why a model is not ready; empty if it is. Raises `BadRequest` if there is no such model."""
         try:
-            spec = self._catalog.resolve(name, version).spec
+            signature = self._catalog.resolve(name, version)
         except BadRequest as error:
+            if name in self._catalog.graphs.specs:
+                return self._or_leaving(why(CANT_BE_LOADED, error.detail))
             unknown = error.reason is Reason.UNKNOWN_MODEL
             reason = self.awaits(name) or ("" if unknown and self._catalog.signatures else self._absence())
             if unknown and not reason:
                 raise
             return self._or_leaving(reason or why(STARTING, error.detail))
-        return self._or_leaving(self._of(spec))
+        return self._or_leaving(self._of(signature))
 
     def awaits(self, name: str) -> str:
         """Return why a model that is to be served is not; empty if it is, or is not to be."""
@@ -165,6 +166,9 @@ class Readiness:
                 name = self._public(spec_name)
                 if self._counts(name) and self._is_directed_to(spec_name, name):
                     return _of_model(name, reason)
+        for name in self._catalog.graphs.specs:
+            if self._counts(name) and (reason := self._why_not(name)):
+                return f"graph {name!r}: {reason}"
         return ""
 
     def _none_ready(self) -> str:
@@ -205,11 +209,17 @@ class Readiness:
     def _why_not(self, name: str) -> str:
         """Return why a model of the catalog is not ready: of its versions, the first that is not."""
         for version in self._catalog.versions(name):
-            if reason := self._of(self._catalog.resolve(name, version).spec):
+            if reason := self._of(self._catalog.resolve(name, version)):
                 return reason
+        if name in self._catalog.graphs.specs and (fault := self._catalog.graphs.fault(name)):
+            return why(CANT_BE_LOADED, fault)
         return "" if self._is_served(name) else self.awaits(name)
 
-    def _of(self, spec: ModelSpec) -> str:
+    def _of(self, signature: Signature) -> str:
+        if signature.graph is not None:
+            reasons = [(each.spec.public_name, self._of(each)) for each in signature.graph.models]
+            return next((_of_model(name, reason) for name, reason in reasons if reason), "")
+        spec = signature.spec
         shard = self._told.shard_of(spec.name) or 0
         return self._absent(shard) or self._unready[shard].get(spec.name, "")
 

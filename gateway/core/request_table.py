@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.core.effects import Connection, Dispatched
+from mainspring.gateway.core.effects import Arrive, Connection, Dispatched, Effect, Frame, Withdraw
 from mainspring.gateway.core.requests import NEVER_NS, Pending, Place, Refusal
+from mainspring.messages import ids
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
-from mainspring.messages.peers import Output
+from mainspring.messages.peers import Output, Rejected
+from mainspring.messages.queries import Piece
 
 
 class Observer(Protocol):
@@ -144,7 +146,7 @@ class RequestTable:
         self.by_id: dict[int, Pending] = {}
         """The same requests by every id that they were ever submitted under."""
         self._by_connection: dict[Connection, dict[int, Pending]] = {}
-        self._input_bytes = 0
+        self._input_bytes = self._next_id = 0
         self.timers = Timers(self.pending)
 
     def __len__(self) -> int:
@@ -180,17 +182,86 @@ class RequestTable:
         self._by_connection.setdefault(request.connection, {})[request.key] = request
         self._input_bytes += request.input_bytes
 
-    def name(self, request: Pending, request_id: int) -> None:
-        """Have a request known by an id from now on, beside those that it had."""
+    def arrive(self, request: Pending, number: int) -> Arrive:
+        """Return what submits a request to the controller at which the gateway has a number."""
+        accepted, request_id = request.accepted, self._name(request, number)
+        left = [piece for piece in request.pieces if piece.kept is None]
+        pieces = [Piece(self._name(piece, number), piece.accepted.rows, piece.step) for piece in left]
+        query = 0 if request.whole is None else request.whole.request_id or 0
+        return Arrive(
+            *(request_id, accepted.model, accepted.rows, request.due_ns, accepted.priority, accepted.sizes),
+            *(tuple(pieces), query, request.step, () if request.flow is None else request.flow.steps),
+        )
+
+    def sent_to(self, now_ns: int, worker: str) -> list[Pending]:
+        """Return the requests, and the pieces, that still have time and were last dispatched to a worker."""
+        found = [piece for request in self.pending.values() for piece in request.pieces or [request]]
+        return [
+            each
+            for each in found
+            if each.request_id is not None
+            and each.dispatches
+            and (each.deadline_ns is None or each.deadline_ns > now_ns)
+            and each.dispatches[-1].worker == worker
+        ]
+
+    def go_on(
+        self,
+        piece: Pending,
+        message: Output | Rejected,
+        frames: tuple[Frame, ...],
+        effects: list[Effect],
+    ) -> tuple[Frame, ...] | None:
+        """Have a query go on, one of whose pieces has outputs or was rejected.
+
+        Return the outputs of the whole, once no piece is without an end; submit those that may begin now.
+        While no controller has the query, they go with it as soon as one does. Raises `QueryFailed`.
+        """
+        query = piece.whole
+        assert query is not None, f"it is of no query: {piece.story()}"
+        assert query.flow is not None, f"nothing says how it goes on: {query.story()}"
+        self.keep(piece, frames)
+        if isinstance(message, Output):
+            more = query.flow.ended(piece, frames)
+        else:
+            more = query.flow.missed(piece, message)
+        query.pieces = [*query.pieces, *more] if more else query.pieces
+        query_id = query.request_id
+        if query_id is not None:
+            effects += [self.arrive(each, ids.gateway_of(query_id)) for each in more]
+        if [each for each in query.pieces if each.kept is None]:
+            return None
+        outputs = query.flow.outputs()
+        if query_id is not None and len(query.flow.steps) > 1:
+            # It may wait for steps that never came.
+            effects.append(Withdraw(query_id))
+        return outputs
+
+    def _name(self, request: Pending, number: int) -> int:
+        """Have a request known by a new id from now on, beside those that it had; return it."""
+        request_id = ids.request_id(number, self._next_id)
+        self._next_id += 1
         request.submit(request_id)
         self.by_id[request_id] = request
+        return request_id
+
+    def keep(self, piece: Pending, frames: tuple[Frame, ...]) -> None:
+        """Keep a piece's outputs, and nothing else of it: it ends."""
+        self._end(piece)
+        piece.kept, piece.frames, piece.request_id = frames, (), None
+
+    def _end(self, request: Pending) -> None:
+        request.end()
+        for each in request.ids:
+            del self.by_id[each]
 
     def remove(self, request: Pending) -> None:
         """Forget a request: it ends."""
-        request.end()
+        self._end(request)
+        for piece in request.pieces:
+            if piece.kept is None:
+                self._end(piece)
         del self.pending[request.serial]
-        for each in request.ids:
-            del self.by_id[each]
         own = self._by_connection[request.connection]
         del own[request.key]
         if not own:
@@ -199,9 +270,12 @@ class RequestTable:
 
     def validate(self) -> None:
         """Check that every index says the same; raise AssertionError with the story of what does not."""
-        for request in self.pending.values():
+        known_as = 0
+        pieces = [piece for request in self.pending.values() for piece in request.pieces]
+        for request in (*self.pending.values(), *[piece for piece in pieces if piece.kept is None]):
             own = self.find(request.connection, request.key)
-            assert own is request, f"not under its key: {request.story()}"
+            assert own is (request.whole or request), f"not under its key: {request.story()}"
+            known_as += len(request.ids)
             lost = [each for each in request.ids if self.by_id.get(each) is not request]
             assert not lost, f"ids {lost} do not lead to {request.story()}"
             submitted = request.place in (Place.SUBMITTED, Place.DISPATCHED)
@@ -211,7 +285,7 @@ class RequestTable:
             assert known, f"not known by its last id: {request.story()}"
         armed = self.timers.armed()
         assert armed == {r.serial: r.wake_ns for r in self.pending.values()}, f"timers {armed}"
-        assert len(self.by_id) == sum(len(r.ids) for r in self.pending.values()), "ids of answered requests"
+        assert len(self.by_id) == known_as, "ids of answered requests"
         keys = sum(map(len, self._by_connection.values()))
         assert keys == len(self.pending), f"{keys} keys for {len(self.pending)} requests"
         assert all(self._by_connection.values()), "a connection without requests"

@@ -10,14 +10,18 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.effects import Accepted, Answer, Connection, Dispatched, Frame
+from mainspring.messages import ids
 from mainspring.messages.clients import Timing
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import FOUND_BYTES, TensorSpec
 from mainspring.messages.peers import Output, OutputTimes, TensorHeader
+
+if TYPE_CHECKING:
+    from mainspring.gateway.core.queries import Flow
 
 NO_TIMES: Final = OutputTimes(0, 0, 0)
 
@@ -113,8 +117,11 @@ came."""
 NEVER_NS: Final = 1 << 62
 """Later than every instant."""
 
-_CONTENT: Final = (bytes, bytearray, memoryview)
+CONTENT: Final = (bytes, bytearray, memoryview)
 
+NO_PIECES: Final[list[Pending]] = []
+"""To be read only."""
+Frames = tuple[Frame, ...]
 Refusal = tuple[Reason, str]
 """The reason why a request gets no outputs, as a code and for a person."""
 
@@ -159,14 +166,17 @@ class Pending:
             "done",
             "due_ns",
             "expires_ns",
+            "flow",
             "frames",
             "ids",
             "input_bytes",
+            "kept",
             "key",
+            "pieces",
             "place",
             "request_id",
         ),
-        *("serial", "wake_ns"),
+        *("serial", "step", "wake_ns", "whole"),
     )
 
     def __init__(
@@ -184,9 +194,7 @@ class Pending:
     ) -> None:
         self.serial = serial
         """Position in the order of arrival; never changes, while request ids do."""
-        self.connection = connection
-        self.key = key
-        self.accepted = accepted
+        self.connection, self.key, self.accepted = connection, key, accepted
         self.frames = frames
         """The inputs in the order of the model's, kept until the reply is out so that they can be sent again.
         Those of a sequence's request are its client's until its turn, then the state is among them."""
@@ -201,19 +209,31 @@ class Pending:
         self.input_bytes = sum([len(frame) for frame in frames])
         self.digest = digest
         """The cache's key for its outputs; None if they are not kept."""
-        self.cache_ns = 0
-        """Time taken to look for its outputs in the cache, and to keep them."""
+        self.cache_ns = 0  # Time taken to look for its outputs in the cache, and to keep them.
         self.place = _WAITING
         """Changed by the methods below alone."""
-        self.wake_ns = 0
-        """Its next timer."""
+        self.wake_ns = 0  # Instant of its timer.
         self.request_id: int | None = None
         """Its id at the present controller; None while there is none."""
         self.ids: list[int] = []
         """All ids that it ever had: outputs under an old id are as good."""
         self.dispatches: list[Dispatched] = []
-        self.done = 0
-        """Number of dispatches that came before it was last submitted."""
+        self.done = 0  # Dispatches that came before it was last submitted.
+        self.flow: Flow | None = None
+        """Of a query, what its pieces are (`queries`); None of any other request."""
+        self.pieces = NO_PIECES
+        """The pieces of a query that have begun; its dispatches are theirs."""
+        self.whole: Pending | None = None
+        """The request that it is a piece of. A piece has neither a timer nor a reply of its own."""
+        self.kept: tuple[Frame, ...] | None = None
+        """Outputs of a piece that has ended, until the others have theirs; empty if it has none."""
+        self.step = 0
+        """Of a piece, the index of its query's step."""
+
+    @property
+    def shard(self) -> int | None:
+        """Return the shard that knows it by its present id; None while none does."""
+        return None if self.request_id is None else ids.shard_of(self.request_id)
 
     @property
     def follows(self) -> bool:
@@ -247,10 +267,13 @@ class Pending:
         self.dispatches.append(dispatch)
 
     def recall(self) -> None:
-        """Have no controller know it any more; it was submitted."""
+        """Have no controller know it, or its pieces, any more; it was submitted."""
         assert self.place is _SUBMITTED or self.place is _DISPATCHED, f"no controller has it: {self.story()}"
         self.place = _WAITING
         self.request_id = None
+        for piece in self.pieces:
+            if piece.request_id is not None:
+                piece.recall()
 
     def end(self) -> None:
         """Note that it has its reply, or that nobody wants one."""
@@ -337,27 +360,28 @@ def _found(spec: TensorSpec, frame: Frame) -> tuple[tuple[int, ...], int]:
 
     Those of a frame without content, as simulations have them, are the largest.
     """
-    return spec.found(frame) if isinstance(frame, _CONTENT) else (spec.shape, len(frame))
+    return spec.found(frame) if isinstance(frame, CONTENT) else (spec.shape, len(frame))
 
 
 def answer(
-    now_ns: int, request: Pending, dispatch: Dispatched, output: Output, frames: tuple[Frame, ...]
+    now_ns: int, request: Pending, dispatch: Dispatched | None, output: Output | None, frames: Frames
 ) -> Answer:
-    """Return the reply: the outputs that the client wants, and where its time went."""
-    timing = computed(now_ns, request.came_ns, request.arrived_ns, request.deadline_ns, dispatch, output)
-    return _answer(request, frames, timing)
+    """Return the reply: the outputs that the client wants, and where its time went.
 
-
-def answer_kept(now_ns: int, request: Pending, frames: tuple[Frame, ...]) -> Answer:
-    """Return the reply with outputs that were computed before: no worker had a part in it."""
-    timing = kept(now_ns, request.came_ns, request.arrived_ns, request.deadline_ns)
-    return _answer(request, frames, timing)
-
-
-def _answer(request: Pending, frames: tuple[Frame, ...], timing: Timing) -> Answer:
+    With no dispatch they were computed before: no worker had a part in it.
+    """
+    times = request.came_ns, request.arrived_ns, request.deadline_ns
+    if dispatch is None or output is None:
+        timing = kept(now_ns, *times)
+    else:
+        timing = computed(now_ns, *times, dispatch, output)
     accepted = request.accepted
     signature = accepted.signature.at(accepted.sizes)
     specs, shape = signature.spec.outputs, signature.spec.client_shape
+    if request.flow is not None and request.flow.headers:
+        headers = [request.flow.headers[index] for index in accepted.output_order]
+        given = [frames[index] for index in accepted.output_order]
+        return Answer(request.connection, request.key, tuple(headers), tuple(given), timing)
     wanted = [specs[index] for index in accepted.output_order]
     chosen = [frames[index] for index in accepted.output_order]
     if signature.varies:
@@ -382,7 +406,7 @@ def as_found(specs: list[TensorSpec], frames: list[Frame]) -> tuple[list[TensorS
         for spec, shape in zip(specs, shapes, strict=True)
     ]
     return fixed, [
-        memoryview(frame)[FOUND_BYTES:] if spec.varies and isinstance(frame, _CONTENT) else frame
+        memoryview(frame)[FOUND_BYTES:] if spec.varies and isinstance(frame, CONTENT) else frame
         for spec, frame in zip(specs, frames, strict=True)
     ]
 

@@ -10,7 +10,8 @@ for an old id are accepted all the same. Of several controllers, each has the re
 request's id says where it was submitted, and one that is submitted again goes to where its model is by then.
 
 Where a model's outputs are cached, a request may be answered at once, or *follow* another one of equal inputs
-(`sharing`), as it may follow an earlier one of its sequence (`sequences`).
+(`sharing`), as it may follow an earlier one of its sequence (`sequences`). One with more rows
+than a batch is submitted in pieces, and answered as one (`queries`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.cache import PredictionCache
 from mainspring.gateway.core.effects import (
     Accepted,
-    Arrive,
     Connection,
     Dispatched,
     Effect,
@@ -33,15 +33,16 @@ from mainspring.gateway.core.effects import (
     Refuse,
     Withdraw,
 )
+from mainspring.gateway.core.queries import QueryFailed, begin, uses, withdrawn
 from mainspring.gateway.core.request_table import Observers, RequestTable
 from mainspring.gateway.core.requests import (
     CANCELLED,
     CLOSING,
     UNSENT,
+    Frames,
     Patience,
     Pending,
     answer,
-    answer_kept,
     bad_outputs,
     late_detail,
     replaced,
@@ -88,9 +89,7 @@ class GatewayCore:
         """The gateway's number at each shard's controller that has welcomed it."""
         self._lost_ns: dict[int, int] = {}
         """Instant at which each shard's controller was lost last."""
-        self._closing = False
-        self._serial = 0
-        self._next_id = 0
+        self._closing, self._serial = False, 0
         self._table = RequestTable(config)
         self._pending, self._by_id = self._table.pending, self._table.by_id
         self._timers = self._table.timers
@@ -114,14 +113,9 @@ class GatewayCore:
         return list(self._pending.values())
 
     def holds(self, model: str, shard: int | None = None) -> bool:
-        """Return whether a request for the model, by the scheduler's name, is in flight; all requests are
-        looked at.
-
-        With ``shard``: only one that is submitted there counts."""
-        for request in self._pending.values():
-            if request.accepted.model == model and shard in (None, _submitted_to(request)):
-                return True
-        return False
+        """Return whether a request for the model, by the scheduler's name, is in flight, ``shard``: there."""
+        requests = self._pending.values()
+        return any(uses(each, model) and shard in (None, each.shard) for each in requests)
 
     # --- front ends ---
 
@@ -144,7 +138,7 @@ class GatewayCore:
         request = self._patience.begin(self._serial, now_ns, connection, key, accepted, frames, digest)
         request.cache_ns = spent_ns
         request.came_ns = came_ns or now_ns
-        refusal = CLOSING if self._closing else self._table.refusal(request)
+        refusal = CLOSING if self._closing else self._table.refusal(request) or begin(request)
         if accepted.turn is not None:
             refusal = refusal or self.sequences.refusal(request)
         if refusal is not None:
@@ -159,10 +153,13 @@ class GatewayCore:
         self.counts["submitted"] += 1
         if digest is not None and (kept := self._cache.get(accepted.model, digest)) is not None:
             self.counts["answered"] += 1
-            self._effects.append(answer_kept(now_ns + spent_ns, request, kept))
+            self._effects.append(answer(now_ns + spent_ns, request, None, None, kept))
             self.observers.answered(now_ns + spent_ns, request, None, None)
             return
         self._table.add(request)
+        if request.flow is not None and not request.pieces:
+            self._answer(now_ns, request, None, None, request.flow.outputs())
+            return
         if accepted.turn is not None:
             self._timers.arm(request, request.next_look_ns(now_ns))
             if not self.sequences.join(now_ns, request) or not self._begin(request):
@@ -231,6 +228,11 @@ class GatewayCore:
         request = self._by_id.get(request_id)
         if request is None or request.request_id != request_id:
             return
+        if request.whole is not None:
+            # A piece that was to run again: what is left of all is submitted again.
+            request = request.whole
+            self._effects.append(Withdraw(request.request_id or 0))
+            self._effects += withdrawn(request)
         request.recall()
         until_ns = request.expires_ns if request.deadline_ns is None else request.deadline_ns
         if now_ns + ARRIVAL_RETRY_NS < until_ns:
@@ -246,21 +248,28 @@ class GatewayCore:
         for request_id, cold in zip(message.request_ids, message.cold, strict=True):
             request = self._by_id.get(request_id)
             if request is not None and is_outdated(request.accepted, self._signatures):
-                self._give_up(request, *replaced(request.accepted.model))
+                self._give_up(request.whole or request, *replaced(request.accepted.model))
                 request = None
             if request is None or request.request_id != request_id:
                 self.counts["withdrawn_inputs"] += 1
                 self._effects.append(Push(message.worker, Input(message.action_id, request_id, True), ()))
                 continue
-            request.dispatch(Dispatched(message.action_id, message.worker, message.batch_size, cold, now_ns))
+            dispatch = Dispatched(message.action_id, message.worker, message.batch_size, cold, now_ns)
+            request.dispatch(dispatch)
+            if request.whole is not None:
+                request.whole.dispatch(dispatch)
             self._effects.append(Push(message.worker, Input(message.action_id, request_id), request.frames))
 
-    def rejected(self, message: Rejected) -> None:
+    def rejected(self, now_ns: int, message: Rejected) -> None:
         """Pass the controller's rejection on."""
         request = self._by_id.get(message.request_id)
         if request is None or request.request_id != message.request_id:
             self.counts["late_rejections"] += 1
             return
+        if request.whole is not None:
+            self._go_on(now_ns, request, None, message, ())
+            return
+        self._effects += withdrawn(request)
         self._refuse(request, message.reason, message.detail, message.earliest_finish_left_ns)
 
     # --- workers ---
@@ -272,16 +281,12 @@ class GatewayCore:
         have been reported as done and its outputs have died with the worker: only the gateway knows that
         they never came.
         """
-        for request in list(self._pending.values()):
-            if request.request_id is None or not request.dispatches:
-                continue
-            in_time = request.deadline_ns is None or request.deadline_ns > now_ns
-            if in_time and request.dispatches[-1].worker == worker:
-                self._withdraw(request)
-                self._submit_again(now_ns, request)
-                self.counts["resubmitted"] += 1
+        for request in self._table.sent_to(now_ns, worker):
+            self._withdraw(request)
+            self._submit_again(now_ns, request)
+            self.counts["resubmitted"] += 1
 
-    def outputs(self, now_ns: int, message: Output, frames: tuple[Frame, ...]) -> None:
+    def outputs(self, now_ns: int, message: Output, frames: Frames) -> None:
         """Answer the request with a worker's outputs, in the order of the model's outputs."""
         request = self._by_id.get(message.request_id)
         if request is None:
@@ -294,16 +299,40 @@ class GatewayCore:
         wrong = wrong_outputs(request.accepted, frames)
         if wrong is not None:
             self.counts["bad_outputs"] += 1
-            self._give_up(request, *bad_outputs(dispatch.worker, wrong))
+            self._give_up(request.whole or request, *bad_outputs(dispatch.worker, wrong))
             return
         if request.accepted.turn is not None and not self._take_state(now_ns, request, frames):
             return
         if request.dispatches[-1] is not dispatch or request.request_id != message.request_id:
             # The controller has sent it elsewhere meanwhile, or is about to.
             self._withdraw(request)
+        if request.whole is not None:
+            self._go_on(now_ns, request, dispatch, message, frames)
+        else:
+            self._answer(now_ns, request, dispatch, message, frames)
+
+    def _go_on(
+        self, now_ns: int, piece: Pending, by: Dispatched | None, message: Output | Rejected, frames: Frames
+    ) -> None:
+        """Have a query go on, a piece of which has outputs or was rejected; answer it at its end."""
+        query = piece.whole or piece
+        try:
+            outputs = self._table.go_on(piece, message, frames, self._effects)
+        except QueryFailed as failed:
+            self._withdraw(query)
+            self._refuse(query, failed.reason, failed.detail, failed.earliest_finish_left_ns)
+            return
+        if outputs is not None:
+            self._answer(now_ns, query, by, message if isinstance(message, Output) else None, outputs)
+
+    def _answer(
+        self, now_ns: int, request: Pending, by: Dispatched | None, message: Output | None, frames: Frames
+    ) -> None:
+        """Reply to a request, and to those that wait for the same outputs."""
         waiting = [request]
         if request.digest is not None:
-            request.cache_ns += self._cache.put(request.accepted, request.digest, frames)
+            if all(each.kept for each in request.pieces):
+                request.cache_ns += self._cache.put(request.accepted, request.digest, frames)
             waiting = self._sharing.take(request.digest)
             self._cache.counts_of(request.accepted.model).shared += len(waiting) - 1
         for each in waiting:
@@ -311,8 +340,8 @@ class GatewayCore:
                 self._withdraw(each)
             self._remove(each)
             self.counts["answered"] += 1
-            self._effects.append(answer(now_ns, each, dispatch, message, frames))
-            self.observers.answered(now_ns, each, dispatch, message)
+            self._effects.append(answer(now_ns, each, by, message, frames))
+            self.observers.answered(now_ns, each, by, message)
 
     # --- time ---
 
@@ -370,18 +399,10 @@ class GatewayCore:
 
     def _arrive(self, request: Pending) -> bool:
         """Submit a request to the controller that has its model; return False if that is not there."""
-        accepted = request.accepted
-        number = self._numbers.get(self._shards.get(accepted.model, 0))
-        if number is None:
-            return False
-        request_id = ids.request_id(number, self._next_id)
-        self._next_id += 1
-        self._table.name(request, request_id)
-        arrive = Arrive(
-            request_id, accepted.model, accepted.rows, request.due_ns, accepted.priority, accepted.sizes
-        )
-        self._effects.append(arrive)
-        return True
+        number = self._numbers.get(self._shards.get(request.accepted.model, 0))
+        if number is not None:
+            self._effects.append(self._table.arrive(request, number))
+        return number is not None
 
     def _reaches(self, request: Pending) -> bool:
         """Return whether the controller that has a request's model is there."""
@@ -389,15 +410,15 @@ class GatewayCore:
 
     def _concerns(self, request: Pending, shard: int) -> bool:
         """Return whether a request is at a shard's controller, or is to be submitted there."""
-        at = _submitted_to(request)
+        at = request.shard
         return (self._shards.get(request.accepted.model, 0) if at is None else at) == shard
 
     def _submit_again(self, now_ns: int, request: Pending) -> None:
         """Submit a request whose controller is lost to the one that has its model, or have it wait."""
-        if self._arrive(request):
+        if not self._arrive(request):
+            self._wait_for_controller(now_ns, request.whole or request)
+        elif request.whole is None:
             self._timers.arm(request, request.next_look_ns(now_ns))
-        else:
-            self._wait_for_controller(now_ns, request)
 
     def _wait_for_controller(self, now_ns: int, request: Pending) -> None:
         until_ns = request.expires_ns if request.deadline_ns is None else request.deadline_ns
@@ -409,6 +430,7 @@ class GatewayCore:
     def _withdraw(self, request: Pending) -> None:
         if request.request_id is not None:
             self._effects.append(Withdraw(request.request_id))
+            self._effects += withdrawn(request)
             request.recall()
 
     def _give_up(self, request: Pending, reason: Reason, detail: str) -> None:
@@ -452,12 +474,11 @@ class GatewayCore:
 
     def _begin(self, request: Pending) -> bool:
         """Give the first request in line its state; return False if it is refused."""
-        refusal = self.sequences.begin(request)
-        if refusal is not None:
+        if (refusal := self.sequences.begin(request)) is not None:
             self._refuse(request, *refusal)
         return refusal is None
 
-    def _take_state(self, now_ns: int, request: Pending, frames: tuple[Frame, ...]) -> bool:
+    def _take_state(self, now_ns: int, request: Pending, frames: Frames) -> bool:
         """Keep the state that is among outputs; return False if they are of no use to the client any more.
 
         Such a request is refused, so the state must not have gone on.
@@ -477,8 +498,3 @@ class GatewayCore:
         since_ns = max(heir.arrived_ns, lost_ns)
         until_ns = heir.expires_ns if heir.deadline_ns is None else heir.deadline_ns
         self._timers.arm(heir, min(until_ns, since_ns + self._wait_ns))
-
-
-def _submitted_to(request: Pending) -> int | None:
-    """Return the shard that knows a request by its present id; None while none does."""
-    return None if request.request_id is None else ids.shard_of(request.request_id)

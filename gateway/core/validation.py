@@ -10,11 +10,13 @@ import difflib
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from mypy_extensions import mypyc_attr
 
 from mainspring.gateway.core.effects import Accepted, Turn
+from mainspring.gateway.core.queries import too_many_rows, unsplit_because
 from mainspring.messages.choices import LONGEST_NS, in_milliseconds
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
@@ -53,14 +55,19 @@ class Signature:
     Raises ValueError, TypeError or IndexError if the spec itself makes no sense.
     """
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, most_rows: int = 0) -> None:
+        """``most_rows``: of a request that may be cut into pieces, if that is more than a batch has."""
         for tensor in (*spec.inputs, *spec.outputs):
             if not is_dtype(tensor.dtype):
                 raise ValueError(f"tensor {tensor.name!r} has dtype {tensor.dtype!r}")
         self.spec = spec
+        self.graph: Any = None
+        """Of a graph of models, how it is run (`graphs.served.ServedGraph`)."""
         self.run = self
         """The signature of what runs: of a model with sequences, another one than clients see."""
         self.max_rows = spec.max_rows
+        self.unsplit = unsplit_because(spec)
+        self.most_rows = spec.max_rows if self.unsplit else max(spec.max_rows, most_rows)
         self.whole = spec.whole
         self.varies = any(tensor.varies for tensor in spec.outputs)
         """True if the shape of an output is known only after a run."""
@@ -101,13 +108,13 @@ class Signature:
             spec = msgspec.structs.replace(self.spec, inputs=inputs, outputs=outputs, symbols=())
             if len(self._fixed) >= _REMEMBERED:
                 self._fixed.clear()
-            fixed = self._fixed[sizes] = Signature(spec)
+            fixed = self._fixed[sizes] = Signature(spec, self.most_rows)
         return fixed
 
 
-def signature_of(spec: ModelSpec) -> Signature:
+def signature_of(spec: ModelSpec, most_rows: int = 0) -> Signature:
     """Return what clients see of a model; raise as `Signature`."""
-    full = Signature(spec)
+    full = Signature(spec, most_rows)
     if spec.sequencing is None:
         return full
     check_sequencing(spec)
@@ -204,17 +211,6 @@ def _turn(request: InferRequest) -> Turn:
             Reason.BAD_INPUT, f"the sequence_id is {given}; a number is from 1 to {_ID_LIMIT - 1}"
         )
     return Turn(given, request.sequence_start, request.sequence_end)
-
-
-def unknown_model(name: str, known: Mapping[str, object]) -> str:
-    """Return the sentence for a model that is not served, with the nearest names that are."""
-    if not known:
-        return f"model {shorten(name)} is not served; no model is"
-    near = nearest(name, known)
-    if near:
-        return f"model {shorten(name)} is not served; did you mean {' or '.join(map(shorten, near))}?"
-    others = "1 other is" if len(known) == 1 else f"{len(known)} others are"
-    return f"model {shorten(name)} is not served; {others}"
 
 
 def nearest(name: str, known: Mapping[str, object]) -> list[str]:
@@ -349,12 +345,8 @@ def _check_shapes(request: InferRequest, signature: Signature, order: tuple[int,
     if rows is None:
         # A model without inputs runs one row.
         rows = 1
-    if rows > signature.max_rows:
-        because = signature.spec.unshared
-        most = f"more than model {request.model!r} takes at once ({signature.max_rows})"
-        remedy = f", {because}: " if because else ": compile it with a larger batch size, or "
-        text = f"{rows} rows are {most}{remedy}split the rows over several requests"
-        raise BadRequest(Reason.TOO_MANY_ROWS, text)
+    if rows > (most := signature.most_rows):
+        raise BadRequest(Reason.TOO_MANY_ROWS, too_many_rows(request.model, rows, most, signature.unsplit))
     return rows
 
 
@@ -365,7 +357,7 @@ def rows_of(signature: Signature, tensor: TensorSpec, shape: tuple[int, ...]) ->
     if signature.whole:
         return int(_fits_whole(shape, tensor))
     rows = _given_rows(tensor, shape)
-    return rows if 1 <= rows <= signature.max_rows else 0
+    return rows if 1 <= rows <= signature.most_rows else 0
 
 
 def header_rows(signature: Signature, headers: Sequence[TensorHeader]) -> int:

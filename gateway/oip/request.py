@@ -208,7 +208,7 @@ def check_count(signature: Signature, text: memoryview) -> None:
     """
     if len(text) <= _UNCOUNTED_BYTES:
         return
-    most = _MOST_OTHER_VALUES + signature.max_rows * sum(
+    most = _MOST_OTHER_VALUES + signature.most_rows * sum(
         math.prod(tensor.shape) * (1 + (slot_bytes(tensor.dtype) or 0)) for tensor in signature.spec.inputs
     )
     found = bytes(text).count(b",")
@@ -216,7 +216,7 @@ def check_count(signature: Signature, text: memoryview) -> None:
         raise Unfit(
             Reason.BAD_MESSAGE,
             f"the request's JSON has some {found:,} values; one for model {signature.spec.public_name!r} "
-            f"has {most:,} at most, with {signature.max_rows} rows",
+            f"has {most:,} at most, with {signature.most_rows} rows",
         )
 
 

@@ -93,8 +93,8 @@ def _rows(request: InferRequest, signature: Signature) -> str:
         if rows is not None and header.shape[0] != rows:
             return f"input '{header.name}' batch size does not match other inputs for '{request.model}'"
         rows = header.shape[0]
-    if rows is not None and rows > signature.max_rows:
-        return f"inference request batch-size must be <= {signature.max_rows} for '{request.model}'"
+    if rows is not None and rows > signature.most_rows:
+        return f"inference request batch-size must be <= {signature.most_rows} for '{request.model}'"
     return ""
 
 

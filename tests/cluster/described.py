@@ -24,6 +24,10 @@ def described(cluster: Cluster) -> dict[str, Any]:
         "open": cluster.open_workers,
         "requests": {request.id: _request(request) for request in cluster.requests.values()},
         "running": {action_id: [_request(each) for each in b] for action_id, b in cluster.running.items()},
+        "queries": {
+            query.id: (query.event, query.arrived_ns, query.due_ns, tuple(query.done), sorted(query.open))
+            for query in cluster.queries.values()
+        },
         "queued": cluster.queued,
         "drained": list(cluster.drained),
         "pinned": list(cluster.pinned),

@@ -11,8 +11,17 @@ from mainspring.cluster.state import Cluster
 from mainspring.cluster.validate import validate
 from mainspring.messages import operating
 from mainspring.messages.actions import Command
-from mainspring.messages.events import Event, GatewayLeft, ModelRestored, OperatorAsked, RequestArrived
+from mainspring.messages.events import (
+    Event,
+    GatewayLeft,
+    ModelRestored,
+    OperatorAsked,
+    QueryArrived,
+    RequestArrived,
+    RequestCancelled,
+)
 from mainspring.messages.ids import request_id
+from mainspring.messages.queries import QueryStep
 from mainspring.scheduler.config import SchedulerConfig, milliseconds
 from mainspring.scheduler.core import Scheduler
 from mainspring.simulator.provider import Pool
@@ -53,8 +62,26 @@ def disturb(simulation: Simulation, seed: int) -> None:
             request_id(5, count), f"m{rng.randrange(8)}", 1, deadline_ns, priority=rng.randrange(3)
         )
         simulation.feed(at_ns, event)
+    for count in range(rng.randrange(12)):
+        query(simulation, rng, request_id(5, 1000 * (1 + count)))
     if rng.random() < 0.3:
         simulation.feed(rng.randrange(2 * SECOND), GatewayLeft(rng.choice([0, 5])))
+
+
+def query(simulation: Simulation, rng: random.Random, query_id: int) -> None:
+    """Have a query of two steps come, whose later pieces follow and which may be cancelled."""
+    at_ns, models = rng.randrange(2 * SECOND), [f"m{rng.randrange(8)}" for _ in range(2)]
+    deadline_ns = rng.choice([None, at_ns + rng.randrange(20 * MILLISECOND, 400 * MILLISECOND)])
+    rows = rng.randrange(2, 12)
+    steps = QueryStep(models[0], rows), QueryStep(models[1], 2, after=(0,), required=rng.random() < 0.8)
+    simulation.feed(at_ns, QueryArrived(query_id, deadline_ns, steps[: rng.randrange(1, 3)]))
+    for count in range(rows + 2):
+        step = int(count >= rows)
+        later_ns = rng.randrange(50 * MILLISECOND) * step
+        piece = RequestArrived(query_id + count + 1, models[step], 1, deadline_ns, query=query_id, step=step)
+        simulation.feed(at_ns + later_ns, piece)
+    if rng.random() < 0.5:
+        simulation.feed(at_ns + rng.randrange(300 * MILLISECOND), RequestCancelled(query_id))
 
 
 def scale(simulation: Simulation, rng: random.Random) -> None:

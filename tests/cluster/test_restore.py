@@ -30,11 +30,14 @@ from mainspring.messages.events import (
     Event,
     ModelAdded,
     ModelRemoved,
+    QueryArrived,
     RequestArrived,
     RequestCancelled,
     WorkerJoined,
     WorkerLeft,
 )
+from mainspring.messages.ids import request_id
+from mainspring.messages.queries import QueryStep
 from mainspring.messages.snapshot import ModelState, Told
 from mainspring.simulator.scenario import (
     MILLISECOND,
@@ -232,6 +235,9 @@ def test_a_log_without_its_beginning_tells_what_is_outstanding(seed: int) -> Non
 def test_every_entry_of_a_snapshot_is_carried() -> None:
     simulation = random_scenario(3, "mainspring")
     disturb(simulation, 3)
+    for number in range(8):
+        steps = (QueryStep(f"m{number}", 3),)
+        simulation.feed(690 * MILLISECOND, QueryArrived(request_id(9, 1 + number), None, steps))
     simulation.run(700 * MILLISECOND)
     source = simulation.scheduler._state.cluster
     entries = [entry for part in snapshot(source) for entry in part]

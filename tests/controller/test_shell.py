@@ -422,6 +422,10 @@ def arrival(number: int, deadline_ns: int | None = None) -> RequestArrived:
     return RequestArrived(number, "m", 1, deadline_ns)
 
 
+def hold(grace: StartGrace, now_ns: int, event: RequestArrived) -> bool:
+    return grace.hold(now_ns, event.request_id, (event, ()))
+
+
 def begun(limit: int = 10) -> StartGrace:
     grace = StartGrace(GRACE_NS, limit)
     grace.began(0)
@@ -430,27 +434,27 @@ def begun(limit: int = 10) -> StartGrace:
 
 def test_arrivals_wait_for_the_first_worker_in_order() -> None:
     grace = begun()
-    assert all(grace.hold(number, arrival(number)) for number in range(5))
+    assert all(hold(grace, number, arrival(number)) for number in range(5))
     grace.cancel(3)
     assert grace.release(10, worker_joined=False) == []
-    assert [event.request_id for event in grace.release(11, worker_joined=True)] == [0, 1, 2, 4]
-    assert not grace.hold(12, arrival(9))
+    assert [request_id for request_id, _ in grace.release(11, worker_joined=True)] == [0, 1, 2, 4]
+    assert not hold(grace, 12, arrival(9))
     assert len(grace) == 0
 
 
 def test_the_grace_ends_without_a_worker() -> None:
     grace = begun()
-    assert grace.hold(0, arrival(1))
+    assert hold(grace, 0, arrival(1))
     grace.began(900)
-    assert [event.request_id for event in grace.release(GRACE_NS, worker_joined=False)] == [1]
-    assert not grace.hold(GRACE_NS, arrival(2))
+    assert [request_id for request_id, _ in grace.release(GRACE_NS, worker_joined=False)] == [1]
+    assert not hold(grace, GRACE_NS, arrival(2))
 
 
 def test_what_is_too_much_is_not_held() -> None:
     grace = begun(limit=2)
-    assert grace.hold(0, arrival(2))
-    assert grace.hold(0, arrival(3))
-    assert not grace.hold(0, arrival(4))
+    assert hold(grace, 0, arrival(2))
+    assert hold(grace, 0, arrival(3))
+    assert not hold(grace, 0, arrival(4))
 
 
 def test_a_request_is_given_up_shortly_before_its_deadline() -> None:
@@ -458,11 +462,11 @@ def test_a_request_is_given_up_shortly_before_its_deadline() -> None:
     grace.began(0)
     assert grace.next_ns() is None
     for number, deadline_ns in ((1, 4 * LEFT_NS), (2, None), (3, 3 * LEFT_NS), (4, 2 * LEFT_NS)):
-        assert grace.hold(0, arrival(number, deadline_ns))
+        assert hold(grace, 0, arrival(number, deadline_ns))
     grace.cancel(4)
     assert grace.given_up(2 * LEFT_NS - 1) == []
-    assert [event.request_id for event in grace.given_up(2 * LEFT_NS)] == [3]
+    assert grace.given_up(2 * LEFT_NS) == [3]
     assert grace.next_ns() == 3 * LEFT_NS
-    assert [event.request_id for event in grace.given_up(9 * LEFT_NS)] == [1]
+    assert grace.given_up(9 * LEFT_NS) == [1]
     assert grace.next_ns() == 10 * LEFT_NS
-    assert [event.request_id for event in grace.release(10 * LEFT_NS, worker_joined=False)] == [2]
+    assert [request_id for request_id, _ in grace.release(10 * LEFT_NS, worker_joined=False)] == [2]

@@ -102,7 +102,7 @@ class Town(Bench):
             case peers.Dispatch() as dispatch:
                 gateway.core.dispatched(self.now_ns, dispatch)
             case peers.Rejected() as rejected:
-                gateway.core.rejected(rejected)
+                gateway.core.rejected(self.now_ns, rejected)
             case peers.Refused(code="unknown_session"):
                 gateway.joined = False
                 gateway.core.controller_lost(self.now_ns)

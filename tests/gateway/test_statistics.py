@@ -118,7 +118,7 @@ def test_whoever_asks_finds_every_request_counted(ended: int) -> None:
         if number % 3:
             table.run((request_id, 1), action_id=number)
         else:
-            table.core.rejected(Rejected(request_id, Reason.NO_WORKER, "none"))
+            table.core.rejected(0, Rejected(request_id, Reason.NO_WORKER, "none"))
     refused = len(range(0, ended, 3))
     if ended >= KEPT:
         counted = next(each for key, each in table.labels.shown() if key_labels(key)[0] == "m")
@@ -155,7 +155,7 @@ def test_refusals_are_failures_with_the_time_that_they_took() -> None:
     table = Table()
     request_id = table.submit()
     table.now_ns = 7 * MS
-    table.core.rejected(Rejected(request_id, Reason.DEADLINE_PASSED, "late"))
+    table.core.rejected(0, Rejected(request_id, Reason.DEADLINE_PASSED, "late"))
     table.submit()
     table.core.forget_connection(ALICE)
     request = InferRequest(9, "m", (), 5)
@@ -192,7 +192,9 @@ def test_hits_and_misses_are_the_caches_and_hits_compute_nothing() -> None:
     own = series(table)["m"]
     assert (own.hits, own.misses, own.latency.count, own.queue.count) == (1, 1, 2, 1)
     assert (own.hit_ns, own.miss_ns) == (5_000, 2_000 + KEEPING_NS)
-    table.core.rejected(Rejected(table.submit(digest=b"other", spent_ns=300), Reason.DEADLINE_PASSED, "late"))
+    table.core.rejected(
+        0, Rejected(table.submit(digest=b"other", spent_ns=300), Reason.DEADLINE_PASSED, "late")
+    )
     table.statistics.settle()
     assert (own.misses, own.miss_ns) == (2, 2_300 + KEEPING_NS), "what is refused was looked for as well"
 
@@ -202,7 +204,7 @@ def test_deadlines_kept_and_missed_by_label() -> None:
     table.run((table.submit(slo_ms=50), 1), action_id=1, cold=True)
     table.run((table.submit(slo_ms=50), 1), action_id=2, took_ns=60 * MS)
     table.run((table.submit(slo_ms=None), 1), action_id=3)
-    table.core.rejected(Rejected(table.submit(), Reason.DEADLINE_UNREACHABLE, "no"))
+    table.core.rejected(0, Rejected(table.submit(), Reason.DEADLINE_UNREACHABLE, "no"))
     table.core.cancel(ALICE, table._key + 1)
     table.submit()
     table.core.cancel(ALICE, table._key)

@@ -82,6 +82,7 @@ def clients() -> Iterator[Clients]:
                 http_address="http://127.0.0.1:0",
                 grpc_address="grpc://127.0.0.1:0",
                 compatibility="triton",
+                max_rows_per_request=1,
             )
         )
         http = addresses.http.removeprefix("http://")

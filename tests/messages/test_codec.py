@@ -24,6 +24,7 @@ from mainspring.messages.codec import (
     Codec,
     encode,
 )
+from mainspring.messages.graphs import GraphSpec, StepSpec
 from mainspring.messages.model import Artifact, ModelSpec, Profile, TensorSpec
 from mainspring.messages.served import ServedModel
 from mainspring.messages.status import ClusterStatus, ModelStatus, WorkerStatus
@@ -84,7 +85,7 @@ def built(kind: type[msgspec.Struct]) -> st.SearchStrategy[msgspec.Struct]:
 
 NESTED = (
     *(Artifact, events.Resident, peers.TensorHeader, clients.Timing, WorkerStatus, ModelStatus),
-    *(ServedModel, sharding.Shard, sharding.ShardStatus, operating.MoveWorker),
+    *(ServedModel, sharding.Shard, sharding.ShardStatus, operating.MoveWorker, StepSpec, GraphSpec),
 )
 for nested in NESTED:
     st.register_type_strategy(nested, built(nested))

@@ -120,7 +120,7 @@ def test_an_empty_file_is_the_defaults() -> None:
         ),
         ("dynamic_batching { priority_levels: 3 default_priority_level: 4 }", "1, the highest, to 3"),
         ("dynamic_batching { priority_levels: -1 }", "priority_levels is -1; it must be from 0 to 1000"),
-        ("ensemble_scheduling { step {} }", "line 1: ensemble_scheduling can't be honoured: an ensemble"),
+        ("ensemble_scheduling { step {} }", 'line 1: ensemble_scheduling is for platform: "ensemble"'),
         ("sequence_batching { iterative_sequence: true }", "iterative_sequence can't be honoured"),
         ("model_transaction_policy { decoupled: true }", "decoupled can't be honoured"),
         ('input { name: "x" is_shape_tensor: true }', "is_shape_tensor can't be honoured"),

@@ -10,9 +10,9 @@ import numpy as np
 
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.messages.codes import Reason
-from mainspring.messages.events import RequestArrived
+from mainspring.messages.events import QueryArrived, RequestArrived
 from mainspring.scheduler.config import SchedulerConfig
-from mainspring.simulator.gateway import BEST_EFFORT_NS, GRACE_NS
+from mainspring.simulator.gateway import BEST_EFFORT_NS, GRACE_NS, piece_id
 from mainspring.simulator.gateway_core import CoreGateway
 from mainspring.simulator.scenario import MILLISECOND, SECOND, random_model
 from mainspring.simulator.simulation import Simulation
@@ -69,7 +69,8 @@ def play(seed: int, *, notices: bool = True, gateway_core: bool = True) -> tuple
         when_ns = int(rng.integers(LENGTH_NS))
         slo_ns = None if rng.random() < 0.1 else int(rng.uniform(20, 400) * MILLISECOND)
         name, priority = models[int(rng.integers(len(models)))].name, request_id % 3
-        simulation.request(when_ns, request_id, name, 1, slo_ns, priority=priority)
+        rows = int(rng.integers(2, 40)) if request_id % 5 == 1 else 1
+        simulation.request(when_ns, request_id, name, rows, slo_ns, priority=priority)
         if rng.random() < 0.05:
             simulation.cancel(when_ns + int(rng.integers(50 * MILLISECOND)), request_id)
     simulation.run(LENGTH_NS + BEST_EFFORT_NS + SECOND)
@@ -96,7 +97,9 @@ def test_each_request_has_exactly_one_reply_by_its_deadline_and_the_grace(seed: 
     core = core_of(simulation)
     assert core.in_flight == 0
     counts = core.counts
-    known = {each.request_id for _, each in stream if isinstance(each, RequestArrived)}
+    pieces = {piece_id(whole, index) for whole in range(REQUESTS) for index in range(40)}
+    known = {each.request_id for _, each in stream if isinstance(each, RequestArrived)} - pieces
+    known |= {each.query_id for _, each in stream if isinstance(each, QueryArrived)}
     first = [each for _, each in stream if isinstance(each, RequestArrived) and each.request_id < REQUESTS]
     assert all(each.priority == each.request_id % 3 for each in first), "priorities go along"
     assert counts["submitted"] == counts["answered"] + counts["refused"] == REQUESTS

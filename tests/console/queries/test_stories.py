@@ -24,7 +24,8 @@ from mainspring.messages.actions import (
     Result,
 )
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.events import ModelAdded, RequestArrived, WorkerJoined
+from mainspring.messages.events import ModelAdded, QueryArrived, RequestArrived, WorkerJoined
+from mainspring.messages.queries import QueryStep
 from mainspring.telemetry.entries import FORMAT, SegmentHeader
 from tests.scheduler.hand import spec
 
@@ -260,3 +261,28 @@ def test_an_older_log_has_no_evidence_and_the_story_says_so(view: View) -> None:
     view.take(START + 6 * MS, RequestArrived(9, "m", 1, None))
     view.take(START + 7 * MS, Reject(9, Reason.OVERLOADED, "too many"))
     assert "not recorded" not in request(view, "9").summary
+
+
+def test_a_query_has_one_story_with_a_line_for_each_piece(view: View) -> None:
+    deadline_ns = START + 80 * MS
+    view.take(START, QueryArrived(20, deadline_ns, (QueryStep("m", 6),)))
+    view.take(START, RequestArrived(21, "m", 4, deadline_ns, query=20))
+    view.take(START, RequestArrived(22, "m", 2, deadline_ns, query=20))
+    story = request(view, "20")
+    assert (story.rows, story.outcome, len(story.steps)) == (6, "waiting", 2)
+    assert "a piece of query 20" in request(view, "21").steps[0].text
+    view.take(START + 9 * MS, Reject(20, Reason.DEADLINE_PASSED, "a piece of 4 rows", evidence=evidence(9)))
+    story = request(view, "20")
+    assert (story.outcome, story.reason) == ("rejected", "deadline_passed")
+    assert [step.text for step in story.steps] == [
+        "piece 1 of 2, request 21, 4 rows: rejected",
+        "piece 2 of 2, request 22, 2 rows: rejected",
+    ]
+
+
+def test_a_query_that_is_refused_on_arrival_is_told_as_a_request(view: View) -> None:
+    view.take(START, QueryArrived(20, START + 80 * MS, (QueryStep("m", 500),)))
+    view.take(START, Reject(20, Reason.DEADLINE_UNREACHABLE, "piece 4 of 125", evidence=evidence(0)))
+    story = request(view, "last-rejected")
+    assert (story.id, story.rows, story.reason) == ("20", 500, "deadline_unreachable")
+    assert any("piece 4 of 125" in step.text for step in story.steps)

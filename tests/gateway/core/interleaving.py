@@ -66,7 +66,7 @@ class Interleaving(RuleBasedStateMachine):
     def reject(self, data: st.DataObject) -> None:
         if known := self.all_known():
             request_id = data.draw(st.sampled_from(known))
-            self.core.rejected(Rejected(request_id, Reason.DEADLINE_PASSED, ""))
+            self.core.rejected(0, Rejected(request_id, Reason.DEADLINE_PASSED, ""))
 
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:

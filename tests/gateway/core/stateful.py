@@ -141,7 +141,7 @@ class Table:
         self.take()
 
     def reject(self, request_id: int) -> None:
-        self.core.rejected(Rejected(request_id, Reason.DEADLINE_PASSED, "too late"))
+        self.core.rejected(0, Rejected(request_id, Reason.DEADLINE_PASSED, "too late"))
         self.take()
 
     def wait(self, ms: int) -> None:

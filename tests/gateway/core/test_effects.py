@@ -49,7 +49,7 @@ def test_every_refusal_is_known_to_exactly_one(seed: int) -> None:
             request_id = rng.choice(sorted(watched.open))
             watched.open.discard(request_id)
             watched.by_controller += 1
-            watched.core.rejected(Rejected(request_id, Reason.DEADLINE_UNREACHABLE, "busy"))
+            watched.core.rejected(0, Rejected(request_id, Reason.DEADLINE_UNREACHABLE, "busy"))
             watched.take(watched.core.drain())
         if rng.random() < 0.1:
             watched.core.tick(now_ns)

@@ -261,7 +261,7 @@ def test_in_any_order_of_events_each_request_gets_one_reply_and_goes_where_its_m
                 shards.answer(draw.choice(sorted(shards.arrived)))
             case 5 if shards.arrived:
                 request_id = draw.choice(sorted(shards.arrived))
-                shards.core.rejected(Rejected(request_id, Reason.DEADLINE_UNREACHABLE, "no"))
+                shards.core.rejected(0, Rejected(request_id, Reason.DEADLINE_UNREACHABLE, "no"))
                 shards.arrived.pop(request_id)
                 shards.take()
             case 6:

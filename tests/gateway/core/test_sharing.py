@@ -119,7 +119,7 @@ def test_when_the_leader_ends_followers_that_do_not_lead_each_other_lead_both() 
     submit(core, 3, 70, priority=2)
     submit(core, 4, 80, priority=2)
     submit(core, 5, 90)
-    core.rejected(Rejected(first, Reason.DEADLINE_UNREACHABLE, "no plan"))
+    core.rejected(0, Rejected(first, Reason.DEADLINE_UNREACHABLE, "no plan"))
     core.validate()
     again = [each for each in core.drain() if isinstance(each, Arrive)]
     assert [(each.priority, each.deadline_ns) for each in again] == [(2, 70 * MS), (3, 60 * MS)]
@@ -152,7 +152,7 @@ def test_when_the_leader_is_refused_the_most_urgent_follower_is_submitted() -> N
     first = arrival(submit(core, 1, 50))
     submit(core, 2, 900)
     submit(core, 3, 80)
-    core.rejected(Rejected(first, Reason.DEADLINE_UNREACHABLE, "no plan"))
+    core.rejected(0, Rejected(first, Reason.DEADLINE_UNREACHABLE, "no plan"))
     core.validate()
     effects = core.drain()
     assert isinstance(replies(effects)[1], Refuse)

@@ -152,7 +152,7 @@ def test_a_time_out_withdraws_the_request_and_late_outputs_are_counted() -> None
     assert withdraw == Withdraw(request_id)
     assert isinstance(refuse, Refuse)
     core.outputs(10**12, Output(1, request_id, 1), OUTPUTS)
-    core.rejected(Rejected(request_id, Reason.DEADLINE_PASSED, ""))
+    core.rejected(0, Rejected(request_id, Reason.DEADLINE_PASSED, ""))
     assert core.drain() == []
     assert core.counts["late_outputs"] == core.counts["late_rejections"] == 1
 
@@ -188,7 +188,7 @@ def test_inputs_are_kept_and_sent_again() -> None:
 def test_a_rejection_is_passed_on() -> None:
     core = core_with()
     request_id = arrival(submit(core)).request_id
-    core.rejected(Rejected(request_id, Reason.DEADLINE_UNREACHABLE, "no plan", 5 * MS))
+    core.rejected(0, Rejected(request_id, Reason.DEADLINE_UNREACHABLE, "no plan", 5 * MS))
     refuse = refusal(core.drain())
     assert (refuse.reason, refuse.detail, refuse.earliest_finish_left_ns) == (
         Reason.DEADLINE_UNREACHABLE,

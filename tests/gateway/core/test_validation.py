@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.gateway.core.catalog import Catalog
+from mainspring.gateway.core.catalog import Catalog, unknown_model
 from mainspring.gateway.core.effects import Accepted
 from mainspring.gateway.core.validation import (
     BadRequest,
     Signature,
     check_request,
     nearest,
-    unknown_model,
 )
 from mainspring.messages.choices import LONGEST_NS
 from mainspring.messages.clients import InferRequest
@@ -112,7 +111,7 @@ WRONG: list[tuple[dict[str, object], Reason, str]] = [
     (
         {"inputs": (TensorHeader("ids", "int64", (5, 3)), TensorHeader("mask", "float32", (5, 3, 2)))},
         Reason.TOO_MANY_ROWS,
-        "5 rows are more than model 'encoder' takes at once (4): compile it with a larger batch size",
+        "5 rows are more than model 'encoder' takes at once (4), by the gateway's max_rows_per_request",
     ),
     ({"frame_bytes": (48,)}, Reason.BAD_INPUT, "1 frames came for 2 inputs"),
     ({"frame_bytes": (48, 48, 48)}, Reason.BAD_INPUT, "3 frames came for 2 inputs"),

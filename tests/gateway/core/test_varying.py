@@ -9,7 +9,7 @@ import pytest
 
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.effects import Accepted, Connection, Dispatched
-from mainspring.gateway.core.requests import Patience, answer, answer_kept, wrong_outputs
+from mainspring.gateway.core.requests import Patience, answer, wrong_outputs
 from mainspring.gateway.core.validation import Signature
 from mainspring.gateway.oip.metadata import model_metadata
 from mainspring.messages.model import FOUND_BYTES, ModelSpec, TensorSpec
@@ -49,7 +49,7 @@ def test_the_answer_has_the_shape_that_was_found(size: int) -> None:
     )
     for given in (
         answer(9, pending, Dispatched(1, "w", 1, False, 5), Output(1, 1, 3), frames),
-        answer_kept(9, pending, tuple([bytes(frame) for frame in frames])),
+        answer(9, pending, None, None, tuple([bytes(frame) for frame in frames])),
     ):
         assert [header.shape for header in given.outputs] == [(2, size), (2,)]
         assert [bytes(cast("bytes", frame)) for frame in given.frames] == [content, b"abcd"]

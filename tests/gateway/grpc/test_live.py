@@ -203,7 +203,7 @@ def test_refusals(client: InferenceServerClient) -> None:
     with refused("NOT_FOUND", "not served"):
         client.infer("nothing", inputs())
     with refused("INVALID_ARGUMENT", "takes at once"):
-        client.infer("quick", inputs(17))
+        client.infer("quick", inputs(4_097))
     with refused("INVALID_ARGUMENT", "no output 'what'"):
         client.infer("quick", inputs(), outputs=[InferRequestedOutput("what")])
     with refused("INVALID_ARGUMENT", "missing"):

@@ -1,0 +1,52 @@
+"""Queries: which of their pieces are open, and what has ended (`messages.queries`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mainspring.messages.events import QueryArrived
+
+if TYPE_CHECKING:
+    from mainspring.cluster.requests import Request
+
+
+class Query:
+    """A query that has neither been answered nor rejected.
+
+    ``due_ns`` is when the last EXEC must have ended: the deadline less the response margin; None for best
+    effort.
+    """
+
+    __slots__ = ("arrived_ns", "done", "due_ns", "ended_ns", "event", "id", "open")
+
+    def __init__(self, event: QueryArrived, arrived_ns: int, due_ns: int | None) -> None:
+        self.id = event.query_id
+        self.event = event
+        self.arrived_ns = arrived_ns
+        self.due_ns = due_ns
+        self.open: dict[int, Request] = {}
+        """Its pieces that have no end yet, by id."""
+        self.done = [0] * len(event.steps)
+        """Rows of each step that have ended."""
+        self.ended_ns: dict[int, int] = {}
+        """The scheduler's note: when each step that has ended did."""
+
+    def __repr__(self) -> str:
+        due = "best effort" if self.due_ns is None else f"due {self.due_ns}"
+        steps = ", ".join(
+            f"{done} of {step.rows} rows of {step.model}"
+            for done, step in zip(self.done, self.event.steps, strict=True)
+        )
+        return f"query {self.id} (arrived {self.arrived_ns}, {due}, {len(self.open)} open, {steps})"
+
+    def ended(self, index: int) -> bool:
+        """Return whether all of a step has ended, as far as its rows are known."""
+        if self.done[index] < self.event.steps[index].rows:
+            return False
+        return index not in [piece.event.step for piece in self.open.values()]
+
+    @property
+    def over(self) -> bool:
+        """True if nothing of it is left to do."""
+        left = [step for step, done in zip(self.event.steps, self.done, strict=True) if done < step.rows]
+        return not self.open and not left

@@ -1,0 +1,199 @@
+"""One query of a graph on its way: what its flow begins becomes requests, and their outputs go into it. Pure.
+
+Tensors stay where they are: what a worker sent is what the next step's worker is sent, unless some rows of it
+take no part, or a model wants its rows elsewhere than in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from mainspring.gateway.core.effects import Accepted, Frame
+from mainspring.gateway.core.queries import QueryFailed, cut
+from mainspring.gateway.core.requests import Pending
+from mainspring.gateway.core.validation import BadRequest, Signature, check_request
+from mainspring.gateway.graphs.checking import Graph
+from mainspring.gateway.graphs.flow import Array, Begin, Flow, FlowError
+from mainspring.messages.clients import InferRequest
+from mainspring.messages.codes import Reason
+from mainspring.messages.model import FOUND_BYTES, ModelSpec, TensorSpec
+from mainspring.messages.peers import Rejected, TensorHeader
+from mainspring.messages.queries import QueryStep
+
+
+class GraphFlow:
+    """What a request for a graph has come to; a `queries.Flow`."""
+
+    def __init__(self, graph: Graph, models: Sequence[Signature], request: Pending) -> None:
+        """``models``: of each of the graph's steps, in their order."""
+        self._graph = graph
+        self._models = models
+        self._request = request
+        self.headers: tuple[TensorHeader, ...] = ()
+        """The outputs' shapes, once `outputs` was asked for."""
+        rows = request.accepted.rows
+        tensors = request.accepted.signature.at(request.accepted.sizes).spec.inputs
+        arrays = [
+            _array(frame, tensor.dtype, (rows, *tensor.shape))
+            for tensor, frame in zip(tensors, request.frames, strict=True)
+        ]
+        self._flow = Flow(graph, rows, arrays)
+        self._open: dict[int, list[Pending]] = {}
+        """The pieces of each step that has begun and not ended."""
+
+    @property
+    def steps(self) -> tuple[QueryStep, ...]:
+        """Return the query's steps: without rows those that have ended, with the request's those to come."""
+        found = []
+        for index, step in enumerate(self._graph.steps):
+            pieces = self._open.get(index, [])
+            rows = sum([piece.accepted.rows for piece in pieces if piece.kept is None])
+            if not pieces and not self._flow.knows(index):
+                rows = self._request.accepted.rows
+            found.append(
+                QueryStep(
+                    *(self._models[index].spec.name, rows, pieces[0].accepted.sizes if pieces else ()),
+                    *(step.after, not self._may_miss(index), step.certain),
+                )
+            )
+        return tuple(found)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Return the names of the steps without which the query went on."""
+        return tuple([self._graph.steps[each].spec.name for each in sorted(self._flow.missing)])
+
+    def begin(self) -> list[Pending]:
+        """Return the first pieces; raise `QueryFailed`, which says what is wrong and in which step."""
+        return self._pieces(self._flow.begin)
+
+    def ended(self, piece: Pending, frames: tuple[Frame, ...]) -> list[Pending]:
+        """Return the pieces that begin now that one has its outputs; raise as `begin`."""
+        del frames
+        return self._step_ended(piece.step)
+
+    def missed(self, piece: Pending, rejected: Rejected) -> list[Pending]:
+        """Go on without the step of a piece; return the pieces that begin now; raise as `begin`."""
+        if not self._may_miss(piece.step):
+            detail = self._named(piece.step, rejected.detail)
+            raise QueryFailed(rejected.reason, detail, rejected.earliest_finish_left_ns)
+        return self._step_ended(piece.step)
+
+    def _step_ended(self, step: int) -> list[Pending]:
+        """Return the pieces that begin if a step has ended: with outputs, or without those of one piece."""
+        pieces = self._open[step]
+        parts = [each.kept for each in pieces if each.kept is not None]
+        if len(parts) < len(pieces):
+            return []
+        del self._open[step]
+        if not all(parts):
+            return self._pieces(lambda: self._flow.missed(step))
+        spec = self._models[step].at(pieces[0].accepted.sizes).spec
+        arrays = []
+        for at, tensor in enumerate(spec.outputs):
+            own = [
+                _output(spec, tensor, each.accepted.rows, part[at])
+                for each, part in zip(pieces, parts, strict=True)
+            ]
+            if len({array.shape[1:] for array in own}) > 1:
+                detail = f"its rows give {tensor.name!r} of unlike shapes, which can't be one tensor"
+                raise QueryFailed(Reason.BAD_OUTPUT, self._named(step, detail))
+            arrays.append(own[0] if len(own) == 1 else np.concatenate(own))
+        return self._pieces(lambda: self._flow.ended(step, arrays))
+
+    def outputs(self) -> tuple[Frame, ...]:
+        """Return every output, once no piece is without an end; raise as `begin`."""
+        try:
+            arrays = self._flow.answer()
+        except FlowError as error:
+            raise QueryFailed(Reason.BAD_OUTPUT, str(error)) from None
+        self.headers = tuple(
+            [
+                TensorHeader(tensor.name, tensor.dtype, array.shape)
+                for (tensor, _), array in zip(self._graph.outputs, arrays, strict=True)
+            ]
+        )
+        return tuple([_frame(array) for array in arrays])
+
+    def _may_miss(self, step: int) -> bool:
+        """Say whether the query goes on without a step."""
+        return not self._graph.steps[step].spec.required or self._graph.spec.combine is not None
+
+    def _named(self, step: int, detail: str) -> str:
+        return f"step {self._graph.steps[step].spec.name!r}: {detail}"
+
+    def _pieces(self, go_on: Callable[[], list[Begin]]) -> list[Pending]:
+        """Return the pieces of the steps that begin as the flow goes on."""
+        try:
+            begun = go_on()
+        except FlowError as error:
+            raise QueryFailed(Reason.BAD_OUTPUT, str(error)) from None
+        found = []
+        for each in begun:
+            self._open[each.step] = self._of_step(each)
+            found += self._open[each.step]
+        return found
+
+    def _of_step(self, begin: Begin) -> list[Pending]:
+        """Return the pieces of one step: its rows, in batches that its model takes."""
+        signature, request = self._models[begin.step], self._request
+        arrays = [
+            _laid(signature.spec, *each) for each in zip(signature.spec.inputs, begin.arrays, strict=True)
+        ]
+        frames = tuple([_frame(array) for array in arrays])
+        try:
+            accepted = _accepted(signature, arrays, frames, min(begin.rows, signature.max_rows), begin.rows)
+        except BadRequest as error:
+            raise QueryFailed(error.reason, self._named(begin.step, error.detail)) from None
+        own = msgspec.structs.replace(accepted, rows=begin.rows, priority=request.accepted.priority)
+        return cut(request, own, frames, begin.step)
+
+
+def _accepted(
+    signature: Signature, arrays: Sequence[Array], frames: Sequence[Frame], first: int, rows: int
+) -> Accepted:
+    """Return what a model says to the first of a step's rows; raise `BadRequest`."""
+    spec = signature.spec
+    headers = []
+    for tensor, array in zip(spec.inputs, arrays, strict=True):
+        row = array.shape[: tensor.rows_axis] + array.shape[tensor.rows_axis + 1 :]
+        shape = row if spec.whole else (*row[: tensor.rows_axis], first, *row[tensor.rows_axis :])
+        headers.append(TensorHeader(tensor.name, tensor.dtype, shape))
+    sizes = [len(frame) // rows * first for frame in frames]
+    asked = InferRequest(0, spec.public_name, tuple(headers), None)
+    return check_request(asked, sizes, lambda *_: signature, 0)
+
+
+def _array(frame: Any, dtype: str, shape: tuple[int, ...]) -> Array:
+    """Return a tensor's bytes as an array; of bfloat16 the bits."""
+    return np.frombuffer(frame, "uint16" if dtype == "bfloat16" else dtype).reshape(shape)
+
+
+def _output(spec: ModelSpec, tensor: TensorSpec, rows: int, frame: Any) -> Array:
+    """Return an output of a piece with its rows in front."""
+    if tensor.varies:
+        shape, size = tensor.found(frame)
+        return _array(memoryview(frame)[FOUND_BYTES:size], tensor.dtype, (1, *shape))
+    if spec.whole or not tensor.rows_axis:
+        return _array(frame, tensor.dtype, (rows, *tensor.shape))
+    return np.moveaxis(_array(frame, tensor.dtype, tensor.with_rows(rows)), tensor.rows_axis, 0)
+
+
+def _laid(spec: ModelSpec, tensor: TensorSpec, array: Array) -> Array:
+    """Return a step's input as its model's clients lay it out."""
+    if tensor.dtype != "bfloat16" and array.dtype != np.dtype(tensor.dtype):
+        # A shorter text goes into a longer slot.
+        array = array.astype(tensor.dtype)
+    if tensor.rows_axis and not spec.whole:
+        array = np.moveaxis(array, 0, tensor.rows_axis)
+    return np.ascontiguousarray(array)
+
+
+def _frame(array: Array) -> Frame:
+    """Return an array's bytes, without a copy where it has any."""
+    array = np.ascontiguousarray(array)
+    return memoryview(array.reshape(-1).view(np.uint8)) if array.size else b""  # type: ignore[arg-type]

@@ -1,0 +1,169 @@
+"""The graphs that clients may ask for by name, as models of their own. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from mainspring.gateway.core.requests import Pending
+from mainspring.gateway.core.validation import BadRequest, Signature
+from mainspring.gateway.graphs.checking import Graph, GraphError, check_graph
+from mainspring.gateway.graphs.run import GraphFlow
+from mainspring.messages.codes import Reason
+from mainspring.messages.graphs import GraphSpec
+from mainspring.messages.model import ModelSpec, OpenDim, Symbol, TensorSpec, Term
+
+Resolve = Callable[[str, int | None], Signature]
+"""As `validation.Resolve`, of models alone."""
+
+
+class ServedGraph(NamedTuple):
+    """A graph that makes sense with the models as they are now."""
+
+    graph: Graph
+    models: tuple[Signature, ...]
+    """The signature of each step's model."""
+
+    def flow(self, request: Pending) -> GraphFlow:
+        """Return the flow of a request for it that has just come."""
+        return GraphFlow(self.graph, self.models, request)
+
+
+class Graphs:
+    """The graphs by name. What each is with the present models is found out when it is asked for."""
+
+    def __init__(self, resolve: Resolve, most_rows: int) -> None:
+        """``most_rows`` is the bound of a request's rows."""
+        self.specs: dict[str, GraphSpec] = {}
+        self.shards: dict[str, int] = {}
+        """The shard of each model that is not in shard 0, by the scheduler's name; graphs are entered beside
+        them, in the shard of their models."""
+        self._resolve = resolve
+        self._most_rows = max(1, most_rows)
+        self._known: dict[str, Signature | str] = {}
+        """The signature of each that was asked for since models changed, or why it has none."""
+
+    def put(self, name: str, spec: GraphSpec | None) -> None:
+        """Take requests for a graph from now on; None: no more."""
+        self.specs.pop(name, None)
+        if spec is not None:
+            self.specs[name] = spec
+        self.shards.pop(name, None)
+        self._known.pop(name, None)
+
+    def models_changed(self) -> None:
+        """Look again at what each graph is."""
+        self._known.clear()
+
+    def signature(self, name: str) -> Signature:
+        """Return a graph as a model; raise `BadRequest` with the reason if requests can't be served now."""
+        known = self._known.get(name)
+        if known is None:
+            try:
+                known = self.check(self.specs[name])
+            except GraphError as error:
+                known = str(error)
+            self._known[name] = known
+        if isinstance(known, str):
+            raise BadRequest(Reason.MODEL_NOT_READY, f"graph {name!r} can't be served: {known}")
+        return known
+
+    def fault(self, name: str) -> str:
+        """Return why requests for a graph are refused now; empty if they are not."""
+        try:
+            self.signature(name)
+        except BadRequest as error:
+            return error.detail
+        return ""
+
+    def check(self, spec: GraphSpec) -> Signature:
+        """Return a graph as a model; raise `GraphError` for the first fault."""
+        found: dict[str, Signature] = {}
+        for step in spec.steps:
+            try:
+                found[step.model] = self._resolve(*_version_of(step.model))
+            except BadRequest as error:
+                raise GraphError(f"step {step.name!r}: {error.detail}") from None
+        graph = check_graph(spec, {name: each.spec for name, each in found.items()})
+        models = tuple([found[step.spec.model] for step in graph.steps])
+        shards = {self.shards.get(each.spec.name, 0): each.spec.public_name for each in models}
+        self.shards.pop(spec.name, None)
+        if (shard := next(iter(shards))) and len(shards) == 1:
+            self.shards[spec.name] = shard
+        if len(shards) > 1:
+            where = " and ".join(f"{name!r} in shard {shard}" for shard, name in sorted(shards.items()))
+            raise GraphError(f"its models are in several shards, {where}: move them to one")
+        return _signature(ServedGraph(graph, models), self._most_rows)
+
+    def using(self, model: str) -> list[str]:
+        """Return the graphs with a step of a model, by the name that clients call it."""
+        return [
+            name
+            for name, spec in self.specs.items()
+            if any(_version_of(step.model)[0] == model for step in spec.steps)
+        ]
+
+
+def _version_of(text: str) -> tuple[str, int | None]:
+    """Return the model and the version that a step names."""
+    name, colon, version = text.rpartition(":")
+    return (name, int(version)) if colon and version.isdecimal() else (text, None)
+
+
+def _signature(served: ServedGraph, most_rows: int) -> Signature:
+    """Return a graph as a model that clients may ask for."""
+    graph = served.graph
+    rows = 1 if graph.single else most_rows
+    symbols: list[Symbol] = []
+    limits = _limits(served)
+    spec = ModelSpec(
+        name=graph.spec.name,
+        weights_hash="",
+        executable=f"graph {graph.spec.name}",
+        batch_sizes=(rows,),
+        weights_bytes=0,
+        extents=(),
+        inputs=tuple([_input(tensor, symbols, limits) for tensor in graph.inputs]),
+        outputs=tuple([_output(tensor) for tensor, _ in graph.outputs]),
+        profiles={},
+        unshared="a step of the graph has rows of its own" if graph.single else "",
+    )
+    signature = Signature(msgspec.structs.replace(spec, symbols=tuple(symbols)), rows)
+    signature.graph = served
+    return signature
+
+
+def _limits(served: ServedGraph) -> Mapping[str, tuple[tuple[int, int], ...]]:
+    """Return the least and largest size of each axis of each input of the graph, as its first taker has."""
+    found: dict[str, tuple[tuple[int, int], ...]] = {}
+    names = served.graph.spec.inputs
+    for step in served.graph.steps:
+        for tensor, source in zip(step.model.inputs, step.takes, strict=True):
+            if source.step >= 0 or names[source.tensor] in found:
+                continue
+            known = step.model.symbols
+            least = {dim.axis: 0 if dim.symbol is None else known[dim.symbol].least for dim in tensor.open}
+            found[names[source.tensor]] = tuple(
+                [(least.get(axis, size), size) for axis, size in enumerate(tensor.shape)]
+            )
+    return found
+
+
+def _input(
+    tensor: TensorSpec, symbols: list[Symbol], limits: Mapping[str, tuple[tuple[int, int], ...]]
+) -> TensorSpec:
+    """Return an input whose open dimensions are symbols of the graph, which a step's model looks at again."""
+    dims = []
+    for dim in tensor.open:
+        least, most = limits[tensor.name][dim.axis]
+        dims.append(OpenDim(dim.axis, (Term(len(symbols)),)))
+        symbols.append(Symbol(f"{tensor.name}[{dim.axis + 1}]", (most,), least))
+    return TensorSpec(tensor.name, tensor.dtype, tensor.shape, tuple(dims))
+
+
+def _output(tensor: TensorSpec) -> TensorSpec:
+    """Return an output; sizes that follow from a request are such that vary."""
+    varies = tuple(sorted({*tensor.varies, *[dim.axis for dim in tensor.open]}))
+    return TensorSpec(tensor.name, tensor.dtype, tensor.shape, varies=varies)

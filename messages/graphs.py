@@ -1,0 +1,135 @@
+"""Graphs of models as their owners write them: steps, what each takes, and what a graph answers with."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from mainspring.messages.tables import ConfigError, build
+
+MOST_STEPS = 64
+MOST_CHARACTERS = 128
+"""Characters of each name in a graph."""
+MOST_BYTES = 1 << 20
+"""Characters of a graph's file."""
+MOST_SLO_MS = 3_600_000.0
+MOST_OWN_ROWS = 10_000
+"""Most rows that a step may have of its own for one request."""
+
+Combine = Literal["mean", "majority", "first", "concat"]
+
+
+class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """One model of a graph, with what it takes and when it runs."""
+
+    name: str
+    model: str
+    """Name of the model, or of one of its versions: ``detector:2``."""
+    inputs: dict[str, str]
+    """Source of each of the model's inputs: an input of the graph, or ``step.output``."""
+    when: str = ""
+    """Condition on each row; a row for which it is false takes no part. Empty: every row does."""
+    rows: Literal["request", "own"] = "request"
+    """``own``: the first axis of what it takes holds its rows, for requests of one row."""
+    required: bool = True
+    """False: if it can't be in time the query goes on without it."""
+    default: dict[str, float | str] = {}
+    """Value of every element of an output, where a step that is not required was missing."""
+    weight: float = 1.0
+    """Weight of a member of an ensemble: members of more weight count for more."""
+
+
+class GraphSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Models that answer a request together, under one deadline."""
+
+    name: str
+    inputs: tuple[str, ...]
+    """The tensors of a request."""
+    steps: tuple[StepSpec, ...]
+    outputs: dict[str, str | tuple[str, ...]]
+    """Source of each output: ``step.output``, or several, of which the first that was computed is taken."""
+    slo_ms: float | None = None
+    """Deadline of requests that bring none."""
+    combine: Combine | None = None
+    """Way in which the outputs of an ensemble's members become one answer; None of other graphs."""
+    least: int = 1
+    """Fewest members that an answer of an ensemble is made of."""
+    serves: Literal["embeddings"] | None = None
+
+    def sources(self, output: str) -> tuple[str, ...]:
+        """Return the sources of an output, the first choice first."""
+        given = self.outputs[output]
+        return (given,) if isinstance(given, str) else given
+
+
+def graph_fault(spec: GraphSpec) -> str | None:
+    """Return what is wrong with a graph whatever its models are, such as a name; None if nothing is."""
+    if not spec.steps:
+        return f"graph {spec.name!r} has no steps"
+    if len(spec.steps) > MOST_STEPS:
+        return f"graph {spec.name!r} has {len(spec.steps)} steps, and may have {MOST_STEPS}"
+    if not spec.outputs:
+        return f"graph {spec.name!r} has no outputs"
+    if spec.slo_ms is not None and not 0 < spec.slo_ms <= MOST_SLO_MS:
+        return f"slo_ms of graph {spec.name!r} is {spec.slo_ms:g}; it has to be above 0, and at most an hour"
+    steps = [each.name for each in spec.steps]
+    taken: set[str] = set()
+    for what, name in [
+        ("graph", spec.name),
+        *(("input", each) for each in spec.inputs),
+        *(("step", each) for each in steps),
+        *(("output", each) for each in spec.outputs),
+    ]:
+        if not 0 < len(name) <= MOST_CHARACTERS or not name.isprintable():
+            return (
+                f"{what} {name[:MOST_CHARACTERS]!r}: a name has 1 to {MOST_CHARACTERS} printable characters"
+            )
+        if what == "step" and not name.isidentifier():
+            return f"step {name!r}: a step's name has letters, digits and _, and begins with no digit"
+        if what == "input" and name.partition(".")[0] in steps and "." in name:
+            return f"input {name!r} can't be told from an output of step {name.partition('.')[0]!r}"
+        if what in ("input", "step") and name in taken:
+            return f"{what} {name!r}: another input or step has this name"
+        if what in ("input", "step"):
+            taken.add(name)
+    return None
+
+
+def read_graph(text: str, source: str) -> GraphSpec:
+    """Return the graph that a file's text describes; ``source`` names the file in errors.
+
+    Raises `ConfigError`, which names the key and what would be right.
+    """
+    if len(text) > MOST_BYTES:
+        raise ConfigError(f"{source} has over {MOST_BYTES:,} characters, and a graph has at most 64 steps")
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source} is not TOML: {error}") from None
+    steps = table.get("steps")
+    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+        raise ConfigError(f"{source} needs steps: one table [[steps]] for each model")
+    elsewhere = dict.fromkeys(StepSpec.__struct_fields__, "[steps]")
+    table["steps"] = [_step(step, f"{source}, step {number}") for number, step in enumerate(steps, 1)]
+    return build(GraphSpec, _sources(table), source, elsewhere)
+
+
+def _step(table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Check a step's table by itself, so that errors name it; return it as it is."""
+    name = table.get("name")
+    if isinstance(name, str):
+        where = f"{where} ({name!r})"
+    build(StepSpec, table, where, {})
+    return dict(table)
+
+
+def _sources(table: dict[str, Any]) -> dict[str, Any]:
+    """Return the table with alternatives of outputs as tuples."""
+    outputs = table.get("outputs")
+    if isinstance(outputs, dict):
+        given = {name: tuple(each) if isinstance(each, list) else each for name, each in outputs.items()}
+        return {**table, "outputs": given}
+    return table

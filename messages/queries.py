@@ -1,0 +1,54 @@
+"""A query: what a client sent as one request, and what becomes several requests, its *pieces*.
+
+A query has one deadline and gets one reply. It has steps, each of one model; a step's rows are cut into
+pieces of at most the model's largest batch. A piece is an ordinary request of which everything but the end of
+its query is decided as of any other. A request with more rows than the model's largest batch is a query of
+one step.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+MOST_STEPS = 64
+"""Steps of a query."""
+MOST_PIECES = 10_000
+"""Pieces that a query's arrival names, which bounds what one message makes the controller do."""
+
+
+class QueryStep(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One model of a query."""
+
+    model: str
+    rows: int
+    """Rows that the step is expected to have; of a step that waits for none, exactly these."""
+    sizes: tuple[int, ...] = ()
+    """Same as `events.RequestArrived.sizes`, of all its pieces."""
+    after: tuple[int, ...] = ()
+    """Indices of the steps that must have ended before it; each is smaller than its own."""
+    required: bool = True
+    """False if the query goes on without the step where it can't be in time."""
+    certain: bool = True
+    """False if a condition decides whether the step has any rows."""
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """A piece as its query's arrival names it."""
+
+    request_id: int
+    rows: int
+    step: int = 0
+
+
+def shape_fault(steps: tuple[QueryStep, ...], pieces: tuple[Piece, ...]) -> str | None:
+    """Return what is wrong with a query's shape; None if nothing is."""
+    if not 1 <= len(steps) <= MOST_STEPS:
+        return f"a query has 1 to {MOST_STEPS} steps, not {len(steps)}"
+    if len(pieces) > MOST_PIECES:
+        return f"a query has at most {MOST_PIECES:,} pieces, not {len(pieces):,}"
+    for index, step in enumerate(steps):
+        if step.rows < 1 or not all(0 <= each < index for each in step.after):
+            return f"step {index} has {step.rows} rows and waits for the steps {step.after}"
+    if any(not 0 <= piece.step < len(steps) or piece.rows < 1 for piece in pieces):
+        return f"a piece is of none of its query's {len(steps)} steps, or has no rows"
+    return None

@@ -1,0 +1,354 @@
+"""Queries: the whole is admitted or refused on arrival, and each piece gets a due instant of its own.
+
+A query becomes several requests (`messages.queries`). The policy sees those, and decides of each as of any
+other request. What concerns the query as one is here: whether all of it can be in time with the queues as
+they are, what is left of its time for each step (InferLine, section 4, plans such a pipeline for whole
+clusters and by the second), and that nothing of it goes on once a piece that it needs can't be in time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Final
+
+from mainspring.cluster.models import Model
+from mainspring.cluster.placements import Placement
+from mainspring.cluster.plans import Plan, earliest_finish_ns, plans, reject_evidence
+from mainspring.cluster.queries import Query
+from mainspring.cluster.requests import Place
+from mainspring.cluster.state import Change, Cluster
+from mainspring.cluster.status import impossible
+from mainspring.messages.actions import Ranked, Reject, RejectEvidence
+from mainspring.messages.codes import Reason
+from mainspring.messages.events import QueryArrived, RequestArrived
+from mainspring.scheduler.best_effort import BestEffort
+from mainspring.scheduler.load_queue import MissedModels
+from mainspring.scheduler.overload import work_of
+from mainspring.scheduler.policies.base import Policy
+from mainspring.scheduler.request_lifecycle import RequestLifecycle
+from mainspring.scheduler.state import SchedulerState
+
+FIRST_HOP_NS: Final = 600_000
+"""Time from a step's end to the arrival of what waits for it, until some were measured."""
+HOP_WEIGHT: Final = 1 / 16
+"""Weight of one hop in their mean."""
+
+Refusal = tuple[Reason, str, int | None, RejectEvidence | None]
+"""Reason, sentence, earliest finish of the whole, and evidence."""
+
+
+class Queries:
+    """Decides what concerns a query as one."""
+
+    def __init__(
+        self,
+        state: SchedulerState,
+        policy: Policy,
+        lifecycle: RequestLifecycle,
+        backlog: BestEffort,
+        missed: MissedModels,
+    ) -> None:
+        self._state = state
+        self._policy = policy
+        self._lifecycle = lifecycle
+        self._backlog = backlog
+        self._missed = missed
+        self._slack = state.config.query_slack
+        self._hop_ns = float(FIRST_HOP_NS)
+        state.cluster.stepped = []
+
+    def arrived(self, now_ns: int, event: QueryArrived, change: Change) -> None:
+        """Admit a query, or reject it at once. An id that is known already is ignored."""
+        if not change.taken:
+            return
+        query = self._state.cluster.queries[event.query_id]
+        refusal = self._refusal(now_ns, query)
+        if refusal is not None:
+            self._state.emit(now_ns, Reject(query.id, *refusal))
+            return
+        for step in event.steps:
+            model = self._model(step.model, step.sizes)
+            if step.after and step.certain and model is not None and not model.usable:
+                self._missed.want(model)
+
+    def took(self, now_ns: int, event: RequestArrived, change: Change) -> bool:
+        """Queue a piece of an admitted query; return False if it is of none that is known.
+
+        Such a one may run again, since its outputs were lost, after all others have ended.
+        """
+        query = self._state.cluster.queries.get(event.query)
+        if query is None or event.step >= len(query.done):
+            return False
+        if not change.requests:
+            if event.request_id not in self._state.cluster.requests:
+                refusal = self._unserved(event.model, event.sizes)
+                self._withdrawn(now_ns, Reject(query.id, *refusal))
+            return True
+        request = change.requests[0]
+        if not 1 <= request.rows <= request.model.max_rows:
+            detail = f"a piece has {request.rows} rows; model {event.model!r} takes {request.model.max_rows}"
+            self._state.reject(now_ns, request, Reason.TOO_MANY_ROWS, detail)
+            return True
+        after = query.event.steps[event.step].after
+        if after and not query.done[event.step] and len(query.open) == 1:
+            self._hopped(now_ns - max([query.ended_ns.get(each, now_ns) for each in after]))
+        due_ns = self._due_ns(now_ns, query, event.step)
+        if due_ns != request.due_ns:
+            self._state.emit(now_ns, Ranked(request.id, due_ns, request.turn_ns))
+        if event.priority > 0:
+            found = plans(self._state.cluster, now_ns, request.model, request.rows, request.due_ns)
+            self._lifecycle.rank(now_ns, request, event.priority, earliest_finish_ns(found))
+        self._lifecycle.queue(now_ns, request, arrives=True)
+        return True
+
+    def share_out(self, now_ns: int, queries: list[Query]) -> None:
+        """Give the pieces that wait their due instants anew, where a step of their query has ended."""
+        for query in queries:
+            if self._state.cluster.queries.get(query.id) is not query:
+                continue
+            ended = [index for index in range(len(query.done)) if query.ended(index)]
+            if len(ended) == len(query.ended_ns):
+                continue
+            for index in ended:
+                query.ended_ns.setdefault(index, now_ns)
+            for piece in list(query.open.values()):
+                due_ns = self._due_ns(now_ns, query, piece.event.step)
+                if piece.place is Place.QUEUED and due_ns != piece.due_ns:
+                    self._lifecycle.move(now_ns, piece, Ranked(piece.id, due_ns, piece.turn_ns))
+
+    # --- admission of the whole ---
+
+    def _refusal(self, now_ns: int, query: Query) -> Refusal | None:
+        """Return why a query can't be served, whole and in time; None if it can."""
+        for step in query.event.steps:
+            model = self._model(step.model, step.sizes)
+            if model is None:
+                return (*self._unserved(step.model, step.sizes), None, None)
+            if step.after:
+                continue
+            full = self._lifecycle.full(model, _count(model, step.rows))
+            if full is not None:
+                return Reason.OVERLOADED, full, None, None
+            beyond = None
+            if query.due_ns is None:
+                beyond = self._backlog.beyond_horizon(now_ns, model, step.rows)
+            if beyond is not None:
+                return Reason.OVERLOADED, f"it would wait for {beyond[0] / 1e9:.0f} s", beyond[1], None
+        whole = Whole(self._state.cluster, now_ns, query, round(self._hop_ns))
+        late = whole.late
+        if late is not None and late[1] and self._lifecycle.doubt(now_ns, late[0]):
+            whole = Whole(self._state.cluster, now_ns, query, round(self._hop_ns))
+            late = whole.late
+        if late is None:
+            return None
+        return self._late(now_ns, query, whole, *late)
+
+    def _late(
+        self, now_ns: int, query: Query, whole: Whole, model: Model, found: list[Plan], detail: str
+    ) -> Refusal | None:
+        """Return the refusal for a step that stands in the way; None if the policy refuses none for it."""
+        reason, earliest_ns = Reason.DEADLINE_UNREACHABLE, None
+        if not found:
+            reason, detail = impossible(self._state.cluster, model)
+            if reason is Reason.MODEL_NOT_READY:
+                self._lifecycle.hasten(model)
+                if query.due_ns is None:
+                    return None
+        elif not self._policy.refuses:
+            return None
+        else:
+            earliest_ns = whole.finish_ns + self._state.ns.response_margin
+            needed_ms = (earliest_ns - now_ns) / 1e6
+            detail = f"{detail}; a deadline of {needed_ms:.0f} ms would be accepted"
+        self._policy.refused(now_ns, model, model.max_rows)
+        self._missed.want(model)
+        evidence = reject_evidence(self._state.cluster, model, found, model.waiting)
+        return reason, detail, earliest_ns, evidence
+
+    def _model(self, name: str, sizes: tuple[int, ...]) -> Model | None:
+        return model_of(self._state.cluster, name, sizes)
+
+    def _unserved(self, name: str, sizes: tuple[int, ...]) -> tuple[Reason, str]:
+        return self._lifecycle.unserved(RequestArrived(0, name, 1, None, sizes=sizes))
+
+    def _withdrawn(self, now_ns: int, reject: Reject) -> None:
+        self._lifecycle.withdrawn(now_ns, self._state.emit(now_ns, reject))
+
+    # --- due instants ---
+
+    def _hopped(self, hop_ns: int) -> None:
+        """Learn how long it took from a step's end until the next one's first piece came."""
+        self._hop_ns += HOP_WEIGHT * (hop_ns - self._hop_ns)
+
+    def _due_ns(self, now_ns: int, query: Query, index: int) -> int | None:
+        """Return when a step must have ended, as the slack is shared out now."""
+        steps, due_ns = query.event.steps, query.due_ns
+        if due_ns is None or len(steps) == 1:
+            return due_ns
+        hop_ns = round(self._hop_ns)
+        needed_ns = [self._needed_ns(query, each) for each in range(len(steps))]
+        tail_ns, following = [0] * len(steps), [0] * len(steps)
+        for later in range(len(steps) - 1, index, -1):
+            if not (steps[later].required and steps[later].certain):
+                continue
+            for each in steps[later].after:
+                behind_ns = hop_ns + needed_ns[later] + tail_ns[later]
+                if behind_ns > tail_ns[each]:
+                    tail_ns[each], following[each] = behind_ns, following[later] + 1
+        before_ns, before = self._before(query, index, needed_ns, hop_ns)
+        own_ns = before_ns + needed_ns[index]
+        slack_ns = due_ns - now_ns - own_ns - tail_ns[index]
+        if self._slack == "latest" or slack_ns <= 0 or not following[index]:
+            return due_ns - tail_ns[index]
+        if self._slack == "even":
+            part = (before + 1) / (before + 1 + following[index])
+        else:
+            part = own_ns / (own_ns + tail_ns[index])
+        return now_ns + own_ns + int(slack_ns * part)
+
+    def _before(self, query: Query, index: int, needed_ns: list[int], hop_ns: int) -> tuple[int, int]:
+        """Return the longest time until a step can begin, and how many steps that are."""
+        steps = query.event.steps
+        longest_ns, count = [0] * (index + 1), [0] * (index + 1)
+        for each in range(index + 1):
+            for former in steps[each].after:
+                if former in query.ended_ns:
+                    continue
+                until_ns = longest_ns[former] + needed_ns[former] + hop_ns
+                if until_ns > longest_ns[each]:
+                    longest_ns[each], count[each] = until_ns, count[former] + 1
+        return longest_ns[index], count[index]
+
+    def _needed_ns(self, query: Query, index: int) -> int:
+        """Return how long a step takes by itself on the workers that hold its model."""
+        step = query.event.steps[index]
+        model = self._model(step.model, step.sizes)
+        if index in query.ended_ns or model is None:
+            return 0
+        each_ns = model.fastest_ns(min(step.rows, model.max_rows))
+        return each_ns * -(-_count(model, step.rows) // max(1, len(model.usable)))
+
+
+class Whole:
+    """The plan of a whole query: its pieces in the largest batches, one after the other on whichever worker
+    ends it first, behind the work that is due before it."""
+
+    def __init__(self, cluster: Cluster, now_ns: int, query: Query, hop_ns: int) -> None:
+        self._cluster = cluster
+        self._now_ns = now_ns
+        self._due_ns = query.due_ns
+        self._ahead_ns = {} if query.due_ns is None else work_before(cluster, query.due_ns)
+        self._busy_ns: dict[str, int] = {}
+        """Instant at which each worker has done what was laid upon it."""
+        self.finish_ns = now_ns
+        """Predicted end of the last EXEC."""
+        self.late: tuple[Model, list[Plan], str] | None = None
+        """The first step that no worker can run, or that ends too late: its model, the plans that there are
+        for one of its batches, and what is late."""
+        ends_ns: list[int] = []
+        for index, step in enumerate(query.event.steps):
+            if not (step.required and step.certain):
+                ends_ns.append(max([ends_ns[each] for each in step.after], default=now_ns))
+                continue
+            begin_ns = max([ends_ns[each] + hop_ns for each in step.after], default=now_ns)
+            model = model_of(cluster, step.model, step.sizes)
+            assert model is not None, f"{query}: step {index} has no model"
+            found = self._workers(model, step.rows, begin_ns)
+            if not found:
+                self.late = self.late or (model, found, "")
+                return
+            end_ns, in_time = self._lay(found, model, step.rows, begin_ns)
+            ends_ns.append(end_ns)
+            self.finish_ns = max(self.finish_ns, end_ns)
+            if self.late is None and self._due_ns is not None and end_ns > self._due_ns:
+                where = "" if len(query.event.steps) == 1 else f"step {index} ({step.model!r}): "
+                self.late = (
+                    model,
+                    found,
+                    where + _sentence(model, step.rows, found, in_time, end_ns - self._due_ns),
+                )
+
+    def _workers(self, model: Model, rows: int, begin_ns: int) -> list[Plan]:
+        """Return the plans for a batch of a step; those behind a LOAD only where the others are too late."""
+        most = min(rows, model.max_rows)
+        found = plans(self._cluster, self._now_ns, model, most, None)
+        if not found or self._due_ns is None or not model.usable:
+            return found
+        free_ns = sum(
+            [max(0, self._due_ns - max(begin_ns, self._free_ns(plan))) // plan.duration_ns for plan in found]
+        )
+        return found if free_ns * most >= rows else plans(self._cluster, self._now_ns, model, most, 0)
+
+    def _free_ns(self, plan: Plan) -> int:
+        """Return when a worker can begin something of the query."""
+        name = plan.placement.worker.name
+        return max(plan.begin_ns + self._ahead_ns.get(name, 0), self._busy_ns.get(name, 0))
+
+    def _lay(self, found: list[Plan], model: Model, rows: int, begin_ns: int) -> tuple[int, int]:
+        """Lay the pieces of a step upon the workers; return when the last ends, and how many are in time."""
+        top = model.max_rows
+        free = [(max(begin_ns, self._free_ns(plan)), plan) for plan in found]
+        heap = [
+            (free_ns + _batch_ns(plan.placement, min(rows, top)), index)
+            for index, (free_ns, plan) in enumerate(free)
+        ]
+        heapq.heapify(heap)
+        last_ns = in_time = 0
+        while rows > 0:
+            end_ns, index = heap[0]
+            placement = found[index].placement
+            size = min(rows, top)
+            if size < top and last_ns:
+                end_ns += _batch_ns(placement, size) - _batch_ns(placement, top)
+            rows -= size
+            last_ns = max(last_ns, end_ns)
+            in_time += self._due_ns is None or end_ns <= self._due_ns
+            self._busy_ns[placement.worker.name] = end_ns
+            heapq.heapreplace(heap, (end_ns + _batch_ns(placement, top), index))
+        return last_ns, in_time
+
+
+def _batch_ns(placement: Placement, rows: int) -> int:
+    """Return how long a worker is busy with a batch, whichever takes longer: EXEC or its inputs."""
+    times = placement.times
+    index = times.index_of[rows]
+    return max(1, times.ns[index], times.transfer_ns[index])
+
+
+def _count(model: Model, rows: int) -> int:
+    """Return how many pieces rows of a model are."""
+    return -(-rows // model.max_rows)
+
+
+def _sentence(model: Model, rows: int, found: list[Plan], in_time: int, late_ns: int) -> str:
+    """Say which piece of a step is the first that would be late, and how late the last."""
+    count, top, workers = _count(model, rows), model.max_rows, len(found)
+    late_ms = late_ns / 1e6
+    if count == 1:
+        return f"no worker could finish in time; it would be {late_ms:.1f} ms late"
+    first = in_time * top
+    return (
+        f"piece {in_time + 1} of {count} (rows {first} to {min(rows, first + top) - 1} of {rows}) could not "
+        f"be in time on {workers} worker{'s' * (workers != 1)}, and the last would be {late_ms:.1f} ms late"
+    )
+
+
+def model_of(cluster: Cluster, name: str, sizes: tuple[int, ...]) -> Model | None:
+    """Return the model, or the bucket for sizes, by a model's name; None if there is none."""
+    model = cluster.models.get(name)
+    return model if model is None or not (model.buckets or sizes) else model.find(sizes)
+
+
+def work_before(cluster: Cluster, due_ns: int) -> dict[str, int]:
+    """Return for each worker how long it takes for its part of what waits and is due before an instant."""
+    found: dict[str, int] = {}
+    for waiting in cluster.waiting_models():
+        for model in waiting.by_bucket:
+            queue, holders = model.queue, model.usable
+            rows = queue.rows - queue.rows_due_from(due_ns) if queue and holders else 0
+            if not rows:
+                continue
+            for placement in holders.values():
+                name = placement.worker.name
+                found[name] = found.get(name, 0) + work_of(placement, rows) // len(holders)
+    return found

@@ -1,0 +1,165 @@
+"""Requests for graphs in the request table: one to the client, several to the controller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.core.catalog import Catalog
+from mainspring.gateway.core.effects import Answer, Arrive, Effect, Push, Refuse, Withdraw
+from mainspring.gateway.core.state_machine import GatewayCore
+from mainspring.gateway.core.validation import check_request
+from mainspring.messages.clients import InferRequest
+from mainspring.messages.codes import Reason
+from mainspring.messages.graphs import GraphSpec
+from mainspring.messages.model import ModelSpec, TensorSpec
+from mainspring.messages.peers import Dispatch, Output, Rejected, TensorHeader
+from tests.gateway.core.interleaving import ALICE
+from tests.gateway.graphs.test_checking import CASCADE, model
+from tests.gateway.graphs.test_flow import PLAIN, alone, graphs
+
+MS = 1_000_000
+
+
+class Cluster:
+    """A gateway's table with some models and graphs, whose controller and workers the tests play."""
+
+    def __init__(self, models: dict[str, ModelSpec], *specs: GraphSpec) -> None:
+        self.catalog = Catalog(most_rows=4_096)
+        for each in models.values():
+            self.catalog.model_up(msgspec.structs.replace(each, batch_sizes=(1, 2)))
+        for spec in specs:
+            self.catalog.set_graph(spec.name, spec)
+        self.core = GatewayCore(GatewayConfig(), self.catalog.signatures)
+        self.core.controller_welcomed(0, 5)
+        self.waiting: dict[int, tuple[str, int]] = {}
+        """Model and step of each piece that the controller has, by id."""
+        self.frames: tuple[Any, ...] = ()
+        self.ended: list[Effect] = []
+        self.query: Arrive | None = None
+        self.actions = 0
+
+    def submit(self, name: str, **arrays: np.ndarray[Any, Any]) -> None:
+        headers = tuple([TensorHeader(key, str(each.dtype), each.shape) for key, each in arrays.items()])
+        frames = [each.tobytes() for each in arrays.values()]
+        asked = InferRequest(1, name, headers, 50 * MS)
+        accepted = check_request(asked, [*map(len, frames)], self.catalog.resolve, 10**12)
+        self.core.submit(0, ALICE, 1, accepted, list(frames))
+        self.take()
+
+    def take(self) -> None:
+        effects = self.core.drain()
+        self.core.validate()
+        for each in effects:
+            match each:
+                case Arrive(pieces=()):
+                    assert self.query is not None
+                    assert each.query == self.query.request_id
+                    self.waiting[each.request_id] = each.model, each.step
+                case Arrive():
+                    self.query = each
+                    for piece in each.pieces:
+                        self.waiting[piece.request_id] = each.steps[piece.step].model, piece.step
+                case Push():
+                    self.frames = each.frames
+                case Answer() | Refuse():
+                    self.ended.append(each)
+                case Withdraw(request_id=request_id) if request_id in self.waiting:
+                    del self.waiting[request_id]
+
+    def run(self, request_id: int) -> None:
+        """Have a worker run a piece of a model of `PLAIN`."""
+        name, _ = self.waiting.pop(request_id)
+        self.actions += 1
+        self.core.dispatched(MS, Dispatch(self.actions, "w", (request_id,), (False,), 2))
+        self.take()
+        given_ = [np.frombuffer(each) for each in self.frames]
+        assert len(given_[0]) <= 2
+        found = given_[0] + 1 if name == "up" else given_[0] * 2 - given_[1]
+        self.core.outputs(2 * MS, Output(self.actions, request_id, 1), (found.tobytes(),))
+        self.take()
+
+    def reject(self, request_id: int) -> None:
+        del self.waiting[request_id]
+        self.core.rejected(2 * MS, Rejected(request_id, Reason.DEADLINE_PASSED, "late"))
+        self.take()
+
+    def over(self) -> None:
+        """Nothing is left of any request."""
+        table = self.core._table
+        assert self.core.in_flight == len(table.by_id) == table._input_bytes == 0
+        assert self.core.next_wakeup_ns() is None
+
+
+@given(st.data(), graphs(), st.lists(st.integers(-3, 6).map(float), min_size=1, max_size=6))
+def test_pieces_in_any_order_give_each_row_what_it_would_get_alone(
+    data: st.DataObject, spec: GraphSpec, values: list[float]
+) -> None:
+    cluster, missing = Cluster(PLAIN, spec), set[str]()
+    cluster.submit("g", image=np.array(values))
+    while cluster.waiting:
+        request_id = data.draw(st.sampled_from(sorted(cluster.waiting)))
+        assert cluster.query is not None
+        name = spec.steps[cluster.waiting[request_id][1]].name
+        # The order of the graph's steps is that of the file: each names earlier ones alone.
+        if not spec.steps[cluster.waiting[request_id][1]].required and data.draw(st.booleans()):
+            missing.add(name)
+            cluster.reject(request_id)
+        else:
+            cluster.run(request_id)
+    [answer] = cluster.ended
+    assert isinstance(answer, Answer)
+    found = np.frombuffer(answer.frames[0])  # type: ignore[call-overload]
+    assert found.tolist() == [alone(spec, value, missing) for value in values]
+    assert answer.outputs[0].shape == (len(values),)
+    cluster.over()
+
+
+def cascade() -> Cluster:
+    image = [TensorSpec("x", "float32", (2,))]
+    models = {name: model(name, image, [TensorSpec("logits", "float32", (10,))]) for name in ("fast", "slow")}
+    spec = msgspec.convert(CASCADE, GraphSpec)
+    return Cluster(models, spec)
+
+
+def test_the_controller_is_told_of_all_steps_and_of_the_pieces_that_may_begin() -> None:
+    cluster = cascade()
+    cluster.submit("cascade", image=np.zeros((3, 2), np.float32))
+    assert cluster.query is not None
+    first, second = cluster.query.steps
+    assert (first.model, first.rows, first.certain) == ("fast", 3, True)
+    assert (second.model, second.after, second.certain) == ("slow", (0,), False)
+    assert [(piece.rows, piece.step) for piece in cluster.query.pieces] == [(2, 0), (1, 0)]
+
+
+def test_what_a_required_step_is_refused_for_ends_the_whole() -> None:
+    cluster = cascade()
+    cluster.submit("cascade", image=np.zeros((3, 2), np.float32))
+    cluster.reject(min(cluster.waiting))
+    [refused] = cluster.ended
+    assert isinstance(refused, Refuse)
+    assert (refused.reason, refused.detail) == (Reason.DEADLINE_PASSED, "step 'fast': late")
+    cluster.over()
+
+
+def test_a_client_that_leaves_ends_every_step() -> None:
+    cluster = cascade()
+    cluster.submit("cascade", image=np.zeros((2, 2), np.float32))
+    cluster.core.cancel(ALICE, 1)
+    cluster.take()
+    assert len(cluster.ended) == 1
+    cluster.over()
+
+
+def test_a_new_controller_is_told_of_the_query_again_with_what_is_left() -> None:
+    cluster = cascade()
+    cluster.submit("cascade", image=np.zeros((3, 2), np.float32))
+    cluster.waiting.clear()
+    cluster.core.controller_welcomed(2 * MS, 6)
+    cluster.take()
+    assert [step for _, step in cluster.waiting.values()] == [0, 0]
