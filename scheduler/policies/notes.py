@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from mainspring.scheduler.heaps import Entry, Keyed
+from mainspring.scheduler.alarms import Entry, Keyed
 
 if TYPE_CHECKING:
     from mainspring.cluster.models import Model

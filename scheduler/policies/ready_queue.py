@@ -21,7 +21,7 @@ from mypy_extensions import mypyc_attr
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement
 from mainspring.cluster.workers import Worker
-from mainspring.scheduler.heaps import Entry, order, pop, push
+from mainspring.scheduler.alarms import Entry, order, pop, push
 from mainspring.scheduler.idle_workers import is_replicated_widely
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.policies.notes import Copies, Ready, ReadyHeap, model_note, worker_note

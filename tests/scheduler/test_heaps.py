@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.cluster.timeline import NEVER_NS
-from mainspring.scheduler.heaps import Entry, Keyed, Weighted, order, pop, push
+from mainspring.scheduler.alarms import Entry, Keyed, Weighted, order, pop, push
 
 KEYS = st.integers(-3, 3) | st.integers(-NEVER_NS, NEVER_NS)
 

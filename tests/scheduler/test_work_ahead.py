@@ -2,7 +2,7 @@
 
 import random
 
-from mainspring.scheduler.work_ahead import SLOTS, WorkAhead
+from mainspring.scheduler.overload import SLOTS, WorkAhead
 from tests.fuzz import seeded
 
 MS = 1_000_000

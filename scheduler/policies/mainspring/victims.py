@@ -20,7 +20,7 @@ from mainspring.cluster.estimates import Raised
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.workers import Worker
-from mainspring.scheduler.heaps import Entry, Weighted, order, pop, push
+from mainspring.scheduler.alarms import Entry, Weighted, order, pop, push
 from mainspring.scheduler.policies.mainspring.constants import IDLE_VICTIMS_SHARE
 from mainspring.scheduler.policies.mainspring.pricing import ExecPrice, least_worth_each, least_worth_waiting
 from mainspring.scheduler.policies.mainspring.usage import Popularity
