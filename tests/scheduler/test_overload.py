@@ -10,7 +10,7 @@ import pytest
 from mainspring.cluster.models import Model
 from mainspring.messages.actions import Command, Infer, Reject
 from mainspring.messages.codes import Reason
-from mainspring.messages.events import Event, RequestArrived
+from mainspring.messages.events import Event, QueryArrived, RequestArrived
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.scheduler.overload import LOOKS, SAMPLED
@@ -118,21 +118,24 @@ def test_a_refusal_never_comes_after_its_deadline_unless_its_execution_failed(
     """In random clusters with faults: only a request that a worker had can be refused later than that."""
     late = early = 0
     for seed in range(6):
-        came: dict[int, RequestArrived] = {}
+        came: dict[int, RequestArrived | QueryArrived] = {}
         sent: set[int] = set()
         refused: list[tuple[int, Reject]] = []
 
         def note(
             now_ns: int,
             message: Event | Command,
-            came: dict[int, RequestArrived] = came,
+            came: dict[int, RequestArrived | QueryArrived] = came,
             sent: set[int] = sent,
             refused: list[tuple[int, Reject]] = refused,
         ) -> None:
             if isinstance(message, RequestArrived):
                 came[message.request_id] = message
+            elif isinstance(message, QueryArrived):
+                came[message.query_id] = message
             elif isinstance(message, Infer):
                 sent.update(message.request_ids)
+                sent.update([getattr(came[each], "query", 0) for each in message.request_ids])
             elif isinstance(message, Reject):
                 refused.append((now_ns, message))
                 deadline_ns = came[message.request_id].deadline_ns
