@@ -39,6 +39,7 @@ from mainspring.compiler.choosing.candidates import Task, candidate_for, choose,
 from mainspring.compiler.choosing.durations import AUTO, Judge
 from mainspring.compiler.choosing.tuning import Tuner
 from mainspring.compiler.conversion.opening import Origin
+from mainspring.compiler.independence.step import ANY_ROW
 from mainspring.compiler.program.compiled import MAKERS, Target
 from mainspring.compiler.reading.contents import beside
 from mainspring.compiler.reading.defaults import NO_DEFAULTS, Defaults, check_whole, take_defaults
@@ -57,6 +58,7 @@ from mainspring.compiler.rows.row_axes import (
     put_rows_first,
 )
 from mainspring.compiler.sizes.sample_forms import HINT, NO_SAMPLES, NOTHING, Described, Samples
+from mainspring.compiler.sizes.varying import values_decide
 from mainspring.compiler.unverified import Unverified
 from mainspring.messages.choices import one_of
 from mainspring.messages.model import MOST_TEXT_BYTES, TEXT_BYTES
@@ -342,18 +344,32 @@ def compile_model(
         task = Task(name, store, sizes, source, quick, target, independence, sequencing, axes, defaults)
         if or_whole and independence.mixes:
             _check_one_batch(model, prepared)
-        compiled = _by_proof_or_samples(prepared, task, judge, or_whole=or_whole)
+        compiled = _with_rows(model, prepared, task, judge, or_whole=or_whole)
     return msgspec.structs.replace(compiled, seconds=time.monotonic() - begin)
 
 
 def _check_one_batch(model: onnx.ModelProto, prepared: Prepared) -> None:
-    """Raise `NoRows` if the file fixes its batch, or gives the first axes of inputs names of their own."""
+    """Raise `NoRows` if the file fixes its batch, names first axes differently, or has indices of rows."""
     mixes = prepared.independence.mixes
     if prepared.fixed_rows > 1:
         raise NoRows(_why_whole(prepared, mixes))
+    if mixes.endswith(ANY_ROW):
+        raise NoRows(mixes)
     names = {dims[0].dim_param for each in model.graph.input if (dims := each.type.tensor_type.shape.dim)}
     if len(names) > 1:
         raise NoRows(f"the inputs' first axes are {', '.join(sorted(names))}, so no batch; {mixes}")
+
+
+def _with_rows(
+    model: onnx.ModelProto, prepared: Prepared, task: Task, judge: Judge | None, *, or_whole: bool
+) -> Compiled:
+    """Compile as `_by_proof_or_samples`; raise `NoRows` where only values say what shapes tensors have."""
+    try:
+        return _by_proof_or_samples(prepared, task, judge, or_whole=or_whole)
+    except CompileError as error:
+        if not or_whole or isinstance(error, NoRows | CannotRun) or not values_decide(model):
+            raise
+        raise NoRows(f"values of inputs decide the shapes of tensors, and {error}") from error
 
 
 def _by_proof_or_samples(prepared: Prepared, task: Task, judge: Judge | None, *, or_whole: bool) -> Compiled:

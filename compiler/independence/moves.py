@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from mainspring.compiler.artifact.manifest import MOST_ROWS
 from mainspring.compiler.independence.step import (
+    ANY_ROW,
     Batch,
     Constant,
     Counted,
@@ -270,7 +271,7 @@ def gather(step: Step) -> list[Value]:
         raise NotProven("picks by the number of rows")
     if isinstance(indices, Rows):
         if not isinstance(data, Constant) or data.shape is None:
-            raise NotProven("picks from rows by indices of rows, so from any of them")
+            raise NotProven(ANY_ROW)
         axis = axis_of(step.attribute("axis", 0), len(data.shape))
         shape = (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
         return [rows_at(shape, axis + indices.axis, indices)]
@@ -289,7 +290,9 @@ def gather_elements(step: Step) -> list[Value]:
     """GatherElements within each row."""
     source, indices = step.rows(0), step.rows(1)
     axis = axis_of(step.attribute("axis", 0), source.rank)
-    if axis == source.axis or indices.axis != source.axis or not indices.same_slices(source):
+    if axis == source.axis:
+        raise NotProven(ANY_ROW)
+    if indices.axis != source.axis or not indices.same_slices(source):
         raise NotProven(_ALONG)
     return [indices]
 
@@ -298,8 +301,10 @@ def scatter_elements(step: Step) -> list[Value]:
     """ScatterElements within each row."""
     source, indices, updates = step.rows(0), step.rows(1), step.rows(2)
     axis = axis_of(step.attribute("axis", 0), source.rank)
+    if axis == source.axis:
+        raise NotProven(ANY_ROW)
     for each in (indices, updates):
-        if axis == source.axis or each.axis != source.axis or not each.same_slices(source):
+        if each.axis != source.axis or not each.same_slices(source):
             raise NotProven(_ALONG)
     return [source]
 
@@ -327,12 +332,14 @@ def gather_nd(step: Step) -> list[Value]:
         if source.axis >= depth:
             shape = (*indices.shape[:-1], *source.shape[depth:])
             return [rows_at(shape, len(indices.shape) - 1 + source.axis - depth, source)]
-    raise NotProven(_ALONG)
+    raise NotProven(ANY_ROW if isinstance(indices, Rows) and source.axis >= kept else _ALONG)
 
 
 def scatter_nd(step: Step) -> list[Value]:
     """ScatterND of rows to constant places that lie in each row."""
     source, indices, updates = step.rows(0), step.given(1), step.rows(2)
+    if isinstance(indices, Rows):
+        raise NotProven(ANY_ROW)
     depth = indices.shape[-1] if isinstance(indices, Constant) and indices.shape else None
     if not isinstance(indices, Constant) or not indices.shape or not isinstance(depth, int):
         raise NotProven("writes to places that aren't known")

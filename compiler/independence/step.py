@@ -19,6 +19,10 @@ class NotProven(Exception):
     """Rows influence each other at this node, or nothing shows that they don't; the text follows its name."""
 
 
+ANY_ROW = "reads or writes rows by indices that are given in rows, so any of them"
+"""The reason at a node by which rows are no requests, but parts of one, such as the nodes of a graph."""
+
+
 @dataclass(frozen=True)
 class Batch:
     """A multiple of the number of rows: a dimension, or a number computed from dimensions.

@@ -299,7 +299,7 @@ def _sort_initializers(
 
 def _as_weight(tensor: onnx.TensorProto) -> Array | None:
     """Return the array if the initializer is a weight; None if it is part of the graph's structure."""
-    return np.ascontiguousarray(array_of(tensor)) if _is_weight(tensor) else None
+    return np.asarray(array_of(tensor), order="C") if _is_weight(tensor) else None
 
 
 def _is_weight(tensor: onnx.TensorProto) -> bool:

@@ -7,7 +7,9 @@ otherwise fixed dimensions. ``rows`` handles the batch axis itself.
 
 from __future__ import annotations
 
+import graphlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -114,10 +116,11 @@ def normalise(model: onnx.ModelProto, *, whole: bool = False, symbols: bool = Fa
     normal = onnx.ModelProto()
     normal.CopyFrom(model)
     if normal.functions:
-        normal = inliner.inline_local_functions(normal)
+        normal = _inlined(normal)
     # Up to IR 3 every initializer has to be an input too; from 4 on one that isn't is constant.
     normal.ir_version = max(normal.ir_version, 4)
     graph = normal.graph
+    _put_in_order(graph)
     for index, node in enumerate(graph.node):
         node.name = node.name or f"{node.op_type}_{index}"
     for node in all_nodes(graph):
@@ -143,6 +146,45 @@ def normalise(model: onnx.ModelProto, *, whole: bool = False, symbols: bool = Fa
     for value in graph.input:
         _check_input(value, symbols=symbols)
     return normal
+
+
+def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with the functions of its own in the place of their calls; raise `CompileError`."""
+    try:
+        return inliner.inline_local_functions(model)
+    # onnx raises several classes, for functions that call one another in a circle.
+    except Exception as error:
+        raise CompileError(
+            f"the model's functions can't be put in the place of their calls: {error}; the model's author "
+            "can export it without functions"
+        ) from error
+
+
+def _put_in_order(graph: onnx.GraphProto) -> None:
+    """Sort the nodes, those of inner graphs too, so that each stands behind those whose outputs it reads.
+
+    ONNX asks for that, and ONNX Runtime does not. Circles are left to it to name.
+    """
+    for inner in [inner for node in graph.node for inner in graphs_of(node)]:
+        _put_in_order(inner)
+    maker = {name: place for place, node in enumerate(graph.node) for name in node.output if name}
+    before = {
+        place: sorted({maker[name] for name in reads(node) if name in maker})
+        for place, node in enumerate(graph.node)
+    }
+    if all(first < place for place, firsts in before.items() for first in firsts):
+        return
+    with suppress(graphlib.CycleError):
+        nodes = [graph.node[place] for place in graphlib.TopologicalSorter(before).static_order()]
+        del graph.node[:]
+        graph.node.extend(nodes)
+
+
+def reads(node: onnx.NodeProto) -> set[str]:
+    """Return the names that the node and the graphs that it runs read."""
+    inner = [name for graph in graphs_of(node) for each in all_nodes(graph) for name in each.input]
+    given = [value.name for graph in graphs_of(node) for value in graph.output]
+    return {*node.input, *inner, *given}
 
 
 _INSTEAD = (

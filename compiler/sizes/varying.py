@@ -31,7 +31,7 @@ _MOST_TURNS = 32
 """Most repetitions of inference: one for each operator of the kind on a way through the model."""
 _SHAPES = {"Shape", "Size"}
 """Operators whose results depend on the shapes of their inputs, not on values."""
-_ALWAYS = {"NonZero", "NonMaxSuppression", "Unique", "Compress"}
+_ALWAYS = {"NonZero", "NonMaxSuppression", "Unique", "Compress", "StringSplit", "Tokenizer"}
 _BY_PARAMETERS = {
     "TopK": (1,),
     "Slice": (1, 2, 3, 4),

@@ -45,6 +45,12 @@ _CONVOLUTIONS = {"Conv": 1, "ConvInteger": 1, "QLinearConv": 3}
 
 _RECURRENT = {"LSTM", "GRU", "RNN"}
 
+_ATTENTION = {"Attention", "MultiHeadAttention", "GroupQueryAttention"}
+_SCORE_BYTES = 4
+_HEADS = {"q_num_heads", "num_heads"}
+_MERGED_HEADS = 3
+"""Axes of queries whose last axis has the values of all heads; with one more, heads have an axis."""
+
 _UNKNOWN_COST = {"Einsum"}
 
 
@@ -185,7 +191,20 @@ def _products(node: onnx.NodeProto, given: Sequence[Shape | None], written: int)
         return float(math.prod(first) * math.prod(given[1][1:]))
     if node.op_type in _RECURRENT and first and given[1] and given[2]:
         return float(math.prod(first[:2]) * (math.prod(given[1]) + math.prod(given[2])))
+    if scores := _scores(node, given):
+        width = written // max(math.prod(first[:-1] if first else ()), 1)
+        return float(scores * (2 * width + _ELEMENT_WORK))
     return 0.0
+
+
+def _scores(node: onnx.NodeProto, given: Sequence[Shape | None]) -> int:
+    """Return how many scores attention keeps in memory, of each query on each key; 0 of other operators."""
+    queries = given[0] if node.op_type in _ATTENTION else None
+    if not queries:
+        return 0
+    keys = (given[1] if len(given) > 1 else None) or queries
+    heads = max((each.i for each in node.attribute if each.name in _HEADS), default=1)
+    return math.prod(queries[:-1]) * keys[-2] * (heads if len(queries) == _MERGED_HEADS else 1)
 
 
 def _most_live(
@@ -202,7 +221,8 @@ def _most_live(
                 live += tensors[name][1]
                 end = last.get(name, place)
                 ends[end] = ends.get(end, 0) + tensors[name][1]
-        most = max(most, live)
+        given = [tensors[name][0] if name in tensors else None for name in node.input]
+        most = max(most, live + _SCORE_BYTES * _scores(node, given))
         live -= ends.pop(place, 0)
     return most
 

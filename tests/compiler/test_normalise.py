@@ -119,3 +119,32 @@ def test_a_model_without_inputs_is_refused(make_model: MakeModel) -> None:
     )
     with pytest.raises(CompileError, match="the model has no input, so it would answer every request alike"):
         normalise(model)
+
+
+def test_nodes_in_another_order_are_sorted_in_inner_graphs_too(make_model: MakeModel) -> None:
+    nodes = [helper.make_node("Relu", ["a"], ["y"]), helper.make_node("Neg", ["x"], ["a"])]
+    inner = helper.make_graph(
+        [helper.make_node("Relu", ["b"], ["z"]), helper.make_node("Neg", ["a"], ["b"])],
+        "inner",
+        [],
+        [helper.make_tensor_value_info("z", TensorProto.FLOAT, None)],
+    )
+    branch = helper.make_node("If", ["c"], ["w"], then_branch=inner, else_branch=inner)
+    model = make_model([branch, *nodes], {"x": ["n", 4], "c": [1]}, {"y": ["n", 4], "w": ["n", 4]})
+    model.graph.input[1].type.tensor_type.elem_type = TensorProto.BOOL
+    graph = normalise(model, whole=True, symbols=True).graph
+    kinds = [node.op_type for node in graph.node if node.op_type in ("If", "Relu", "Neg")]
+    assert kinds.index("Neg") < min(kinds.index("If"), kinds.index("Relu"))
+    chosen = next(node for node in graph.node if node.op_type == "If")
+    assert [node.op_type for node in chosen.attribute[0].g.node] == ["Neg", "Relu"]
+
+
+def test_functions_that_call_themselves_are_refused(make_model: MakeModel) -> None:
+    model = make_model([helper.make_node("F", ["x"], ["y"], domain="own")], {"x": ["n"]}, {"y": ["n"]})
+    again = helper.make_node("F", ["a"], ["b"], domain="own")
+    model.functions.append(
+        helper.make_function("own", "F", ["a"], ["b"], [again], [helper.make_opsetid("own", 1)])
+    )
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    with pytest.raises(CompileError, match=r"can't be put in the place of their calls: .*recursive"):
+        normalise(model)

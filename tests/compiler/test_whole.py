@@ -297,3 +297,71 @@ def test_an_open_batch_whose_rows_mix_is_served_by_single_rows(
         manifest = compile_file(tmp_path / "m.onnx", name, store, (1, 2, 4)).manifest
         assert (manifest.whole, manifest.batch_sizes) == (False, (1,))
         assert "Softmax" in manifest.unshared
+
+
+OPSET = '<ir_version: 9, opset_import: ["" : 20]>'
+
+
+@pytest.mark.parametrize(
+    ("graph", "inputs"),
+    [
+        ("g (float x) => (float y) <float w = {2.5}> { y = Mul(x, w) }", [np.float32(3)]),
+        (
+            "g (float[3] x) => (float y) <float a = {1}, float b = {-1}> "
+            "{ m = ReduceMax<keepdims=0>(x) c = Greater(m, b) y = Where(c, a, b) }",
+            [np.arange(3, dtype=np.float32)],
+        ),
+        (
+            "g (int64 i) => (float y) <float[5] w = {1, 2, 3, 4, 5}, float s = {3}> "
+            "{ p = Gather(w, i) y = Mul(p, s) }",
+            [np.int64(2)],
+        ),
+    ],
+    ids=["product", "choice", "element"],
+)
+def test_a_weight_without_axes_has_none(
+    graph: str, inputs: list[Any], store: Store, tmp_path: Path, run_stored: Run
+) -> None:
+    model = onnx.parser.parse_model(f"{OPSET}\n{graph}")
+    onnx.save_model(model, tmp_path / "m.onnx")
+    manifest = compile_file(tmp_path / "m.onnx", "m", store).manifest
+    given = dict(zip([value.name for value in model.graph.input], map(np.asarray, inputs), strict=True))
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)
+    found = run_stored(store, manifest, [array[None] for array in given.values()])
+    assert [array.shape for array in found] == [(1,)] == [(1, *array.shape) for array in expected]
+    np.testing.assert_array_equal(found[0][0], expected[0])
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "{ i = Unsqueeze(batch, one) p = GatherND(x, i) y = Sub(x, p) }",
+        "{ p = Gather(x, batch) y = Sub(x, p) }",
+        '{ i = Unsqueeze(batch, one) y = ScatterND<reduction: string = "add">(x, i, x) }',
+    ],
+    ids=["GatherND", "Gather", "ScatterND"],
+)
+def test_rows_that_name_each_other_by_indices_are_one_request(
+    nodes: str, store: Store, tmp_path: Path, run_stored: Run
+) -> None:
+    graph = f"g (float[N,3] x, int64[N] batch) => (float[N,3] y) <int64[1] one = {{1}}> {nodes}"
+    model = onnx.parser.parse_model(f"{OPSET}\n{graph}")
+    onnx.save_model(model, tmp_path / "m.onnx")
+    compiled = compile_file(tmp_path / "m.onnx", "m", store)
+    assert compiled.manifest.whole
+    assert "any of them" in compiled.whole_because
+    given = {"x": np.arange(12, dtype=np.float32).reshape(4, 3), "batch": np.array([0, 0, 3, 1])}
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)
+    found = run_stored(store, compiled.manifest, [array[None] for array in given.values()], (4,))
+    np.testing.assert_allclose(found[0][0], expected[0])
+
+
+def test_texts_that_are_split_have_as_many_parts_as_they_have(store: Store, tmp_path: Path) -> None:
+    graph = (
+        'g (string[N] x) => (string[N,K] y, int64[N] n) { y, n = StringSplit<delimiter: string = " ">(x) }'
+    )
+    onnx.save_model(onnx.parser.parse_model(f"{OPSET}\n{graph}"), tmp_path / "m.onnx")
+    compiled = compile_file(tmp_path / "m.onnx", "m", store)
+    assert compiled.manifest.whole
+    assert [spec.varies for spec in compiled.manifest.outputs] == [(1,), ()]
+    assert compiled.whole_because.startswith("values of inputs decide the shapes of tensors, and output 0")

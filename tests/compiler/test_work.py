@@ -40,6 +40,15 @@ def test_a_convolution_is_counted_by_its_kernel() -> None:
     assert count(open_models.images(), h=32, w=32)[0] == pixels * 4 * (3 * 3 * 3) + 2 * 32 * pixels * 4
 
 
+def test_attention_is_counted_by_its_scores_which_are_in_memory() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 11, opset_import: ["" : 23]> g (float[n,s,8] q, float[n,s,8] k, float[n,s,8] v) => '
+        "(float[n,s,8] y) { y = Attention<q_num_heads=2, kv_num_heads=2>(q, k, v) }"
+    )
+    scores = 2 * 100 * 100
+    assert count(model, s=100) == (scores * (2 * 8 + 32) + 32 * 100 * 8, 4 * scores + 4 * 100 * 8)
+
+
 def test_what_only_weights_decide_costs_nothing(make_model: MakeModel) -> None:
     nodes = [helper.make_node("Exp", ["w"], ["e"]), helper.make_node("MatMul", ["x", "e"], ["y"])]
     weights = {"w": np.zeros((100, 100), np.float32)}
