@@ -106,6 +106,10 @@ class Checked:
         if evidence is None:
             assert reject.reason in WITHOUT
             return
+        if reject.request_id in cluster.queries:
+            # Its evidence is about one of its pieces, which the controller doesn't know yet.
+            self.found["queries"] += 1
+            return
         request = cluster.requests[reject.request_id]
         model, rows = request.model, request.rows
         found = plans(cluster, now_ns, model, rows, 0)

@@ -85,7 +85,7 @@ def test_what_a_server_said_can_be_changed_and_sent_back() -> None:
         ('{"max_batch_size": -1}', "must be from 0"),
         ('{"name": "other"}', "they must be equal"),
         ('{"backend": "pytorch"}', "Mainspring serves ONNX models"),
-        ('{"ensemble_scheduling": {"step": [{}]}}', "can't be honoured: an ensemble is several models"),
+        ('{"ensemble_scheduling": {"step": [{}]}}', 'ensemble_scheduling is for platform: "ensemble"'),
         ('{"input": [{"name": "x", "data_type": "FP32"}]}', "data_type FP32 is none"),
         (json.dumps({"input": [{"name": "x", "dims": [1] * 30_000}]}), "make no sense"),
         ('{"a":' * 200 + "1" + "}" * 200, "make no sense"),
