@@ -109,9 +109,9 @@ def test_nan_is_a_number_like_any_other(client: Client) -> None:
         (("double", {"date": X}), mainspring.InvalidInput, "takes 'data'"),
         (("double", {}), mainspring.InvalidInput, "'data' missing"),
         (
-            ("double", {"data": np.zeros((9, 4), np.float32)}),
+            ("double", {"data": np.zeros((4_097, 4), np.float32)}),
             mainspring.TooManyRows,
-            r"^9 rows .* at once \(8\): .*batch size, or split the rows over several requests$",
+            r"^4097 rows .* at once \(4096\), by the gateway's max_rows_per_request: split the rows .*",
         ),
         (("double", {"data": X}, 0), mainspring.InvalidSlo, "not positive"),
         (("double", {"data": X}, -5), mainspring.InvalidSlo, "not positive"),
