@@ -21,7 +21,7 @@ from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import Goodbye, Ping, Pong, Refused, Welcome, WorkerHello
 from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.engine import DeviceLost, EngineError
-from mainspring.worker.engines import registry
+from mainspring.worker.engines import emulated
 from mainspring.worker.engines.emulated import EmulatedEngine
 from mainspring.worker.server import WorkerFailed, run
 from tests.patience import PATIENCE_S
@@ -388,7 +388,7 @@ def test_taken_data_address_is_named() -> None:
 
 def give(monkeypatch: pytest.MonkeyPatch, **methods: Callable[[], object]) -> None:
     """Have emulated devices from now on be of a class of their own, with these methods besides."""
-    monkeypatch.setattr(registry, "EmulatedEngine", type("Gifted", (EmulatedEngine,), methods))
+    monkeypatch.setattr(emulated, "EmulatedEngine", type("Gifted", (EmulatedEngine,), methods))
 
 
 class Watched:
