@@ -21,7 +21,8 @@ class QueryStep(msgspec.Struct, frozen=True, omit_defaults=True):
 
     model: str
     rows: int
-    """Rows that the step is expected to have; of a step that waits for none, exactly these."""
+    """Rows that the step is expected to have; of a step that waits for none, exactly these. 0: it has ended
+    or fallen away, where a new controller is told of a query."""
     sizes: tuple[int, ...] = ()
     """Same as `events.RequestArrived.sizes`, of all its pieces."""
     after: tuple[int, ...] = ()
@@ -47,7 +48,7 @@ def shape_fault(steps: tuple[QueryStep, ...], pieces: tuple[Piece, ...]) -> str 
     if len(pieces) > MOST_PIECES:
         return f"a query has at most {MOST_PIECES:,} pieces, not {len(pieces):,}"
     for index, step in enumerate(steps):
-        if step.rows < 1 or not all(0 <= each < index for each in step.after):
+        if step.rows < 0 or not all(0 <= each < index for each in step.after):
             return f"step {index} has {step.rows} rows and waits for the steps {step.after}"
     if any(not 0 <= piece.step < len(steps) or piece.rows < 1 for piece in pieces):
         return f"a piece is of none of its query's {len(steps)} steps, or has no rows"

@@ -124,7 +124,7 @@ class Queries:
             model = self._model(step.model, step.sizes)
             if model is None:
                 return (*self._unserved(step.model, step.sizes), None, None)
-            if step.after:
+            if step.after or not step.rows:
                 continue
             full = self._lifecycle.full(model, _count(model, step.rows))
             if full is not None:
@@ -223,7 +223,7 @@ class Queries:
         """Return how long a step takes by itself on the workers that hold its model."""
         step = query.event.steps[index]
         model = self._model(step.model, step.sizes)
-        if index in query.ended_ns or model is None:
+        if index in query.ended_ns or model is None or not step.rows:
             return 0
         each_ns = model.fastest_ns(min(step.rows, model.max_rows))
         return each_ns * -(-_count(model, step.rows) // max(1, len(model.usable)))
@@ -247,7 +247,7 @@ class Whole:
         for one of its batches, and what is late."""
         ends_ns: list[int] = []
         for index, step in enumerate(query.event.steps):
-            if not (step.required and step.certain):
+            if not (step.rows and step.required and step.certain):
                 ends_ns.append(max([ends_ns[each] for each in step.after], default=now_ns))
                 continue
             begin_ns = max([ends_ns[each] + hop_ns for each in step.after], default=now_ns)

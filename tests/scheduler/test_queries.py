@@ -200,6 +200,17 @@ def test_a_later_step_has_all_that_the_earlier_left() -> None:
     assert hand.scheduler.cluster.requests[2].due_ns == 300 * MS
 
 
+def test_a_step_that_has_ended_before_a_new_controller_came_takes_no_time() -> None:
+    left = (QueryStep("m", 0), QueryStep("n", 4, after=(0,)))
+    assert shape_fault(left, (Piece(2, 4, 1),)) is None
+    hand = two("even")
+    assert not hand.feed(100, QueryArrived(QUERY, 125 * MS, left))
+    (infer,) = hand.feed(100, RequestArrived(2, "n", 4, 125 * MS, query=QUERY, step=1))
+    assert hand.scheduler.cluster.requests[2].due_ns == 124 * MS
+    hand.ok(121, infer)
+    assert QUERY not in hand.scheduler.cluster.queries
+
+
 def test_slack_is_shared_out_anew_when_a_step_ends() -> None:
     steps = (QueryStep("m", 4), QueryStep("n", 4), QueryStep("n", 4, after=(0, 1)))
     hand = two("even")

@@ -16,9 +16,10 @@ from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.validation import check_request
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
-from mainspring.messages.graphs import GraphSpec
+from mainspring.messages.graphs import GraphSpec, StepSpec
 from mainspring.messages.model import ModelSpec, TensorSpec
 from mainspring.messages.peers import Dispatch, Output, Rejected, TensorHeader
+from mainspring.messages.queries import shape_fault
 from tests.gateway.core.interleaving import ALICE
 from tests.gateway.graphs.test_checking import CASCADE, model
 from tests.gateway.graphs.test_flow import PLAIN, alone, graphs
@@ -163,3 +164,24 @@ def test_a_new_controller_is_told_of_the_query_again_with_what_is_left() -> None
     cluster.core.controller_welcomed(2 * MS, 6)
     cluster.take()
     assert [step for _, step in cluster.waiting.values()] == [0, 0]
+
+
+def test_a_new_controller_is_not_told_of_rows_of_a_step_that_has_ended() -> None:
+    steps = (
+        StepSpec(name="first", model="up", inputs={"a": "image"}),
+        StepSpec(name="then", model="up", inputs={"a": "first.y"}),
+    )
+    spec = GraphSpec(name="g", inputs=("image",), steps=steps, outputs={"o": "then.y"})
+    cluster = Cluster(PLAIN, spec)
+    cluster.submit("g", image=np.zeros(2))
+    cluster.run(min(cluster.waiting))
+    cluster.core.controller_welcomed(3 * MS, 6)
+    cluster.take()
+    assert cluster.query is not None
+    assert [step.rows for step in cluster.query.steps] == [0, 2]
+    assert shape_fault(cluster.query.steps, cluster.query.pieces) is None
+    cluster.run(max(cluster.waiting))
+    [answer] = cluster.ended
+    assert isinstance(answer, Answer)
+    assert np.frombuffer(answer.frames[0]).tolist() == [2, 2]  # type: ignore[call-overload]
+    cluster.over()
