@@ -143,6 +143,7 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "worker_gone": ("actions for a worker that had just left", NOTHING),
     "provider_gone": ("orders to a provider that had just left; it is told when it is back", NOTHING),
     "gateway_gone": ("requests whose gateway had left", NOTHING),
+    "bad_query": ("queries whose steps or pieces make no sense", VERSIONS),
     "foreign_request": ("requests numbered for a session that is over", NOTHING),
     "stale_result": ("results of actions of a session that is over", NOTHING),
     "bad_result": ("results that can't be true", "look at that worker's clock and log"),
