@@ -161,7 +161,7 @@ def test_a_damaged_file_costs_one_model_until_it_is_mended(store: Path) -> None:
             assert str(paths[name]) in fault
             remedy = f"`mainspring zoo {damage.architecture} --seed {seed} --store {store}"
             assert remedy in fault or damage.kind == "manifest"
-            refused = Reason.UNKNOWN_MODEL if damage.kind == "manifest" else Reason.NO_WORKER
+            refused = Reason.MODEL_NOT_READY if damage.kind == "manifest" else Reason.NO_WORKER
             assert ask(client, name) == refused
         assert cluster.supervisor.served == 2
         assert not isinstance(ask(client, WHOLE), Reason)

@@ -40,7 +40,9 @@ CERTIFICATES = {
 """What a process shows, and what the other end says of it; nothing of what is allowed."""
 ALLOWED = {
     ("worker", "controller"): "Described Goodbye Pong Restored Result WorkerHello",
-    ("gateway", "controller"): "AdminRequest Arrival Cancel Drained GatewayHello Goodbye Pong ShardMap",
+    ("gateway", "controller"): (
+        "AdminRequest Arrival Cancel Drained GatewayHello Goodbye Pong QueryArrival ShardMap"
+    ),
     ("repository", "controller"): "AdminRequest Awaited Drained GatewayHello Goodbye Pong",
     ("observer", "controller"): "Goodbye ObserverHello Pong",
     ("operator", "controller"): "Goodbye ObserverHello Operate Pong",
