@@ -162,7 +162,7 @@ def test_errors_say_what_would_be_right(spec: Path, tmp_path: Path, setting: str
 
 def test_rows_beyond_the_profile_are_refused(spec: Path, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("rows,count\n501,1\n")
-    with pytest.raises(ValueError, match="up to 501 rows and ranker takes 500 at most"):
+    with pytest.raises(ValueError, match="up to 501 rows and the profile of ranker ends at 500"):
         run("plan", spec, "--output", tmp_path / "out")
     with pytest.raises(PlanError, match="there is no search 'best'"):
         run("plan", spec, "--output", tmp_path / "out", "--set", "workload.rows=5", "--search", "best")

@@ -136,16 +136,16 @@ LEAVES = st.sampled_from(["a", "b", "x[0]", "max(x)", "sum(x)", "2", "0.5"])
 
 
 def expressions() -> st.SearchStrategy[str]:
+    """Of a bounded depth each: `st.recursive` takes minutes now and then."""
     joined = "({0[0]} {0[1]} {0[2]})".format
-    sums = st.recursive(LEAVES, lambda inner: st.tuples(inner, st.sampled_from("+-*"), inner).map(joined))
-    comparisons = st.tuples(sums, st.sampled_from(["<", "<=", ">", ">=", "=="]), sums).map(joined)
-    return st.recursive(
-        comparisons,
-        lambda inner: (
-            st.tuples(inner, st.sampled_from(["and", "or"]), inner).map(joined) | inner.map("(not {})".format)
-        ),
-        max_leaves=8,
-    )
+    sums: st.SearchStrategy[str] = LEAVES
+    for _ in range(3):
+        sums = LEAVES | st.tuples(sums, st.sampled_from("+-*"), sums).map(joined)
+    found = compared = st.tuples(sums, st.sampled_from(["<", "<=", ">", ">=", "=="]), sums).map(joined)
+    for _ in range(2):
+        both = st.tuples(found, st.sampled_from(["and", "or"]), found).map(joined)
+        found = compared | both | found.map("(not {})".format)
+    return found
 
 
 @given(expressions(), st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS), min_size=1, max_size=4))
