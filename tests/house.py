@@ -29,6 +29,7 @@ FEATURES: dict[str, str] = {
         "compiler/reading/versions.py compiler/artifact/op_libraries.py"
     ),
     "Models that are not verified": "compiler/unverified.py",
+    "Python models": "compiler/python_models/** compiler/artifact/python_*.py worker/engines/python.py",
     "Profiler, zoo, tuning": (
         "compiler/choosing/** compiler/zoo/** cli/profiling/** cli/verbs/profile.py cli/verbs/zoo.py"
     ),
