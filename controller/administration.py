@@ -93,8 +93,9 @@ class Administration:
         self._dropped = dropped
         self._journal = journal
         self._clock = clock
-        configured = [OperatorAsked(CONFIGURATION, SetGraph(each.name, each)) for each in graphs]
-        self._kept = {("graph", each.name): asked for each, asked in zip(graphs, configured, strict=True)}
+        self._kept = {
+            ("graph", each.name): OperatorAsked(CONFIGURATION, SetGraph(each.name, each)) for each in graphs
+        }
         """Settings of the configuration, and of operators from before the controller's restart, that have not
         been made (again) yet."""
         self._kept |= journal.asked

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from mainspring.messages.queries import MOST_STEPS
 from mainspring.messages.tables import ConfigError, build
 
-MOST_STEPS = 64
 MOST_CHARACTERS = 128
 """Characters of each name in a graph."""
 MOST_BYTES = 1 << 20

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from mainspring.messages.choices import did_you_mean
-from mainspring.messages.graphs import MOST_STEPS, GraphSpec, StepSpec, graph_fault
+from mainspring.messages.graphs import GraphSpec, StepSpec, graph_fault
+from mainspring.messages.queries import MOST_STEPS
 from mainspring.repository.reading import ConfigFault, Fields
 
 _NEWEST = -1

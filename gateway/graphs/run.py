@@ -62,11 +62,6 @@ class GraphFlow:
             )
         return tuple(found)
 
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """Return the names of the steps without which the query went on."""
-        return tuple([self._graph.steps[each].spec.name for each in sorted(self._flow.missing)])
-
     def begin(self) -> list[Pending]:
         """Return the first pieces; raise `QueryFailed`, which says what is wrong and in which step."""
         return self._pieces(self._flow.begin)

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.gateway.graphs.checking import REQUEST, Graph, GraphError, Source, check_graph
-from mainspring.messages.graphs import MOST_STEPS, GraphSpec, StepSpec
+from mainspring.messages.graphs import GraphSpec, StepSpec
 from mainspring.messages.model import ModelSpec, OpenDim, Symbol, TensorSpec, Term
+from mainspring.messages.queries import MOST_STEPS
 from mainspring.messages.sequencing import Sequencing
 
 WIDTH = OpenDim(0, (Term(0),))
