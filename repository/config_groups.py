@@ -17,29 +17,27 @@ import msgspec
 
 from mainspring.messages.choices import one_of
 from mainspring.messages.sequencing import Control, Sequencing, State
-from mainspring.repository.reading import DATA_TYPES, INSTANCE_KINDS, ConfigFault, Fields
+from mainspring.repository.reading import (
+    CONTROL_KINDS,
+    DATA_TYPES,
+    FORMATS,
+    INSTANCE_KINDS,
+    PRIORITIES,
+    ConfigFault,
+    Fields,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
 _MOST = 2**31 - 1
-_KINDS = frozenset(
-    {
-        "CONTROL_SEQUENCE_START",
-        "CONTROL_SEQUENCE_READY",
-        "CONTROL_SEQUENCE_END",
-        "CONTROL_SEQUENCE_CORRID",
-    }
-)
 _MESSAGE, _MESSAGES, _MAP = "message", "messages", "map"
 _TEXT, _FLAG, _NUMBER, _NUMBERS = "text", "flag", "number", "numbers"
 
-_DATA_TYPES = frozenset(DATA_TYPES)
-_FORMATS = frozenset({"FORMAT_NONE", "FORMAT_NHWC", "FORMAT_NCHW"})
-_PRIORITIES = frozenset({"PRIORITY_DEFAULT", "PRIORITY_MAX", "PRIORITY_MIN"})
+_DATA_TYPES = tuple(DATA_TYPES)
 
-_TYPES: Mapping[str, Mapping[str, str | frozenset[str]]] = {
+_TYPES: Mapping[str, Mapping[str, str | tuple[str, ...]]] = {
     "": {
         "instance_group": _MESSAGES,
         "optimization": _MESSAGE,
@@ -50,7 +48,7 @@ _TYPES: Mapping[str, Mapping[str, str | frozenset[str]]] = {
         "runtime": _TEXT,
     },
     "input": {
-        "format": _FORMATS,
+        "format": FORMATS,
         "reshape": _MESSAGE,
         "allow_ragged_batch": _FLAG,
         "optional": _FLAG,
@@ -72,7 +70,7 @@ _TYPES: Mapping[str, Mapping[str, str | frozenset[str]]] = {
     },
     "control_input": {"name": _TEXT, "control": _MESSAGES},
     "control": {
-        "kind": _KINDS,
+        "kind": CONTROL_KINDS,
         "int32_false_true": "signeds",
         "fp32_false_true": "reals",
         "bool_false_true": "flags",
@@ -99,7 +97,7 @@ _TYPES: Mapping[str, Mapping[str, str | frozenset[str]]] = {
         "max_queue_delay_microseconds": _NUMBER,
         "preserve_ordering": _FLAG,
     },
-    "reshape": {"shape": _NUMBERS},
+    "reshape": {"shape": "signeds"},
     "instance_group": {
         "name": _TEXT,
         "count": _NUMBER,
@@ -110,7 +108,7 @@ _TYPES: Mapping[str, Mapping[str, str | frozenset[str]]] = {
     },
     "optimization": {
         "graph": _MESSAGE,
-        "priority": _PRIORITIES,
+        "priority": PRIORITIES,
         "cuda": _MESSAGE,
         "execution_accelerators": _MESSAGE,
         "input_pinned_memory": _MESSAGE,
@@ -129,7 +127,7 @@ _TYPES: Mapping[str, Mapping[str, str | frozenset[str]]] = {
     "input_pinned_memory": {"enable": _FLAG},
     "output_pinned_memory": {"enable": _FLAG},
 }
-"""Type of each field, by its message; "" is the file itself. A set holds the names that an enum may have."""
+"""Type of each field, by its message; "" is the file itself. A tuple has an enum's names."""
 
 
 def passed_on(fields: Fields, kind: str = "") -> dict[str, Any]:
@@ -137,8 +135,8 @@ def passed_on(fields: Fields, kind: str = "") -> dict[str, Any]:
     return {name: _value(fields, name, wanted) for name, wanted in _TYPES[kind].items() if fields.has(name)}
 
 
-def _value(fields: Fields, name: str, wanted: str | frozenset[str]) -> Any:
-    if isinstance(wanted, frozenset):
+def _value(fields: Fields, name: str, wanted: str | tuple[str, ...]) -> Any:
+    if isinstance(wanted, tuple):
         word = fields.word(name, "")
         if word not in wanted:
             raise ConfigFault(

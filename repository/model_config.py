@@ -17,7 +17,15 @@ from mainspring.messages.model import MOST_TEXT_BYTES, TEXT_BYTES
 from mainspring.messages.sequencing import Sequencing
 from mainspring.repository.config_groups import WarmupInput, passed_on, read_sequences, read_warmup
 from mainspring.repository.ensemble import read_ensemble
-from mainspring.repository.reading import BACKENDS, DATA_TYPES, INSTANCE_KINDS, PLATFORMS, ConfigFault, Fields
+from mainspring.repository.reading import (
+    BACKENDS,
+    DATA_TYPES,
+    INSTANCE_KINDS,
+    PLATFORMS,
+    TIMEOUT_ACTIONS,
+    ConfigFault,
+    Fields,
+)
 from mainspring.repository.textproto import Message, SyntaxFault, parse
 
 MOST_VERSIONS = 1024
@@ -338,7 +346,13 @@ def _slo_ns(batching: Fields | None) -> int | None:
 def _timeout_ns(policy: Fields) -> int:
     """Return the time-out of a queue's policy; 0 for none."""
     timeout_us = policy.count("default_timeout_microseconds", 0, 0, MAX_TIMEOUT_US)
-    if timeout_us and policy.word("timeout_action", "REJECT") != "REJECT":
+    action = policy.word("timeout_action", "REJECT")
+    if action not in TIMEOUT_ACTIONS:
+        raise ConfigFault(
+            f"{policy.place('timeout_action')}: timeout_action {action} is none; "
+            f"it is one of {one_of(action, TIMEOUT_ACTIONS)}"
+        )
+    if action != "REJECT":
         policy.warn("timeout_action", "what can't be answered in time is rejected, not delayed")
     return timeout_us * 1000
 
@@ -347,10 +361,7 @@ def _priority_slos_ns(batching: Fields | None, levels: int) -> dict[int, int]:
     """Return the time-outs of priorities that have policies of their own."""
     found: dict[int, int] = {}
     policies = [] if batching is None else batching.messages("priority_queue_policy")
-    if policies and not levels and batching is not None:
-        batching.warn("priority_queue_policy", "there are no priority_levels; say how many there are")
-        return found
-    for each in policies:
+    for each in policies if levels else ():
         level = each.count("key", 0, 0, MOST_PRIORITIES)
         if not 1 <= level <= levels or level in found:
             wrong = "stands here again" if level in found else f"is none of the priorities 1 to {levels}"
@@ -372,8 +383,6 @@ def _priorities(batching: Fields | None) -> tuple[int, int]:
     levels = batching.count("priority_levels", 0, 0, MOST_PRIORITIES)
     default = batching.count("default_priority_level", 0, 0, MOST_PRIORITIES)
     if not levels:
-        if default:
-            batching.warn("default_priority_level", "there are no priority_levels; say how many there are")
         return 0, 0
     if not 1 <= default <= levels:
         raise ConfigFault(

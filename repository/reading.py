@@ -16,7 +16,9 @@ _ENGINE = "Mainspring compiles the model itself and decides on which worker it r
 _PLANNED = "the scheduler decides by deadlines when which requests share a batch"
 _NO_SLOT = "every sequence has its state in the gateway and needs no slot"
 _IN_PLACE = "the gateway hands each request its state"
-_NEAREST = "the nearest of all deadlines of a request counts"
+_CALLERS = "a deadline that a request brings, shorter or longer, counts in the place of the default"
+_METRICS = "metrics are those of docs/metrics.md"
+_FROM_BATCH = "nothing would make this tensor from the requests of a batch"
 _NO_GPU = "a worker is one device, and each runs every model"
 
 READ: Mapping[str, frozenset[str]] = {
@@ -73,7 +75,8 @@ OVER: Mapping[str, Mapping[str, str]] = {
         "optimization": _ENGINE,
         "cc_model_filenames": _ENGINE,
         "runtime": _ENGINE,
-        "metric_tags": "metrics have the labels of docs/operations.md",
+        "metric_tags": _METRICS,
+        "model_metrics": _METRICS,
     },
     "input": {
         "format": "the tensor is passed on as it comes",
@@ -87,11 +90,13 @@ OVER: Mapping[str, Mapping[str, str]] = {
         "max_queue_delay_microseconds": _PLANNED,
         "preserve_ordering": "answers leave when they are ready; requests have ids to tell them apart",
     },
-    "default_queue_policy": {"allow_timeout_override": _NEAREST},
+    "default_queue_policy": {"allow_timeout_override": _CALLERS},
     "priority_queue_policy value": {
-        "allow_timeout_override": _NEAREST,
+        "allow_timeout_override": _CALLERS,
         "max_queue_size": "requests of all priorities wait in one queue; bound it in default_queue_policy",
     },
+    "ensemble_scheduling": {"max_inflight_requests": _PLANNED},
+    "step": {"model_namespace": "models of all repositories have names of their own"},
     "value": {"random_data": "the compiler makes samples up where none are given"},
     "state": {"use_same_buffer_for_input_output": _IN_PLACE, "use_growable_memory": _IN_PLACE},
     "direct": {"max_queue_delay_microseconds": _PLANNED, "minimum_slot_utilization": _NO_SLOT},
@@ -117,6 +122,8 @@ APART: Mapping[tuple[str, str], str] = {("priority_queue_policy", "value"): "pri
 REFUSED: Mapping[str, Mapping[str, str]] = {
     "": {
         "model_repository_agents": "nothing would check or change the model's files as agents do",
+        "batch_input": _FROM_BATCH,
+        "batch_output": _FROM_BATCH,
     },
     "sequence_batching": {
         "iterative_sequence": "each request has exactly one answer",
@@ -132,6 +139,12 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
 }
 """Reason why the model can't be served with a field, by the message that it is in."""
 
+NEEDS: Mapping[tuple[str, str], str] = {
+    ("dynamic_batching", "priority_queue_policy"): "priority_levels",
+    ("dynamic_batching", "default_priority_level"): "priority_levels",
+}
+"""Fields that mean nothing without another one of their message, by message and name."""
+
 DATA_TYPES: Mapping[str, str] = {
     "TYPE_BOOL": "bool",
     "TYPE_UINT8": "uint8",
@@ -145,20 +158,34 @@ DATA_TYPES: Mapping[str, str] = {
     "TYPE_FP16": "float16",
     "TYPE_FP32": "float32",
     "TYPE_FP64": "float64",
-    "TYPE_BF16": "bfloat16",
     "TYPE_STRING": "string",
+    "TYPE_BF16": "bfloat16",
 }
-"""Triton's names of element types, and numpy's."""
+"""Triton's names of element types, in the order of their numbers from 1 on, and numpy's."""
 
 PLATFORMS = frozenset({"", "ensemble", "onnxruntime_onnx"})
 BACKENDS = frozenset({"", "onnxruntime", "python"})
-INSTANCE_KINDS = frozenset({"KIND_AUTO", "KIND_CPU", "KIND_GPU", "KIND_MODEL"})
-
+INSTANCE_KINDS = ("KIND_AUTO", "KIND_GPU", "KIND_CPU", "KIND_MODEL")
+CONTROL_KINDS = (
+    "CONTROL_SEQUENCE_START", "CONTROL_SEQUENCE_READY", "CONTROL_SEQUENCE_END", "CONTROL_SEQUENCE_CORRID"
+)  # fmt: skip
+FORMATS = ("FORMAT_NONE", "FORMAT_NHWC", "FORMAT_NCHW")
+PRIORITIES = ("PRIORITY_DEFAULT", "PRIORITY_MAX", "PRIORITY_MIN")
+TIMEOUT_ACTIONS = ("REJECT", "DELAY")
+ENUMS: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("", "data_type"): ("TYPE_INVALID", *DATA_TYPES),
+    ("", "format"): FORMATS,
+    ("", "priority"): PRIORITIES,
+    ("", "timeout_action"): TIMEOUT_ACTIONS,
+    ("instance_group", "kind"): INSTANCE_KINDS,
+    ("control", "kind"): CONTROL_KINDS,
+}
+"""Names of an enum's values in the order of their numbers, by message (of any: "") and field."""
 
 MOST_WARNINGS = 50
 """Most warnings of one file: after these comes one that says so."""
-LISTS = frozenset({"gpus"})
-"""Fields of many values, of which 0 is one like any other."""
+STATED = frozenset({"gpus", "allow_timeout_override"})
+"""Fields of which 0 or false is not what happens without a warning."""
 
 
 class ConfigFault(ValueError):
@@ -182,6 +209,8 @@ class Fields:
             refusal = REFUSED.get(self.kind, {}).get(name)
             if refusal is not None and not _is_false(entries):
                 raise ConfigFault(f"{self.place(name)}: {name} can't be honoured: {refusal}")
+            if self._means_nothing(name):
+                continue
             if name in READ[self.kind]:
                 kind = APART.get((self.kind, name), name)
                 for entry in entries:
@@ -190,25 +219,32 @@ class Fields:
             elif refusal is None:
                 self._warn_of(name, entries)
 
+    def _means_nothing(self, name: str) -> bool:
+        """Warn of a field that means nothing without another one; return whether this is one."""
+        other = NEEDS.get((self.kind, name), "")
+        if not other or not _is_false(self._message.get(other, [])):
+            return False
+        self.warn(name, f"there are no {other}; say how many there are")
+        return True
+
     def _warn_of(self, name: str, entries: list[Entry]) -> None:
-        if len(self.warnings) > MOST_WARNINGS:
-            return
         over = OVER.get(self.kind, {})
         if name in over:
-            if name in LISTS or not _is_false(entries):
+            if name in STATED or not _is_false(entries):
                 self.warn(name, over[name])
             return
         known = [*READ[self.kind], *over, *REFUSED.get(self.kind, {})]
         self.warn(name, f"Mainspring does not know it{did_you_mean(name, known)}")
 
     def warn(self, name: str, why: str) -> None:
-        """Say that a field is not honoured, and why that is so."""
-        if len(self.warnings) == MOST_WARNINGS:
-            self.warnings.append(f"{self.place(name)}: there is more that is ignored, from this line on")
-        if len(self.warnings) > MOST_WARNINGS:
-            return
+        """Say once that a field is not honoured, and why that is so, in however many messages it stands."""
         whose = f" of {self.kind}" if self.kind else ""
-        self.warnings.append(f"{self.place(name)}: {name[:80]}{whose} is ignored: {why}")
+        said = f": {name[:80]}{whose} is ignored: {why}"
+        if len(self.warnings) > MOST_WARNINGS or any(each.endswith(said) for each in self.warnings):
+            return
+        if len(self.warnings) == MOST_WARNINGS:
+            said = ": there is more that is ignored, from this line on"
+        self.warnings.append(f"{self.place(name)}{said}")
 
     def place(self, name: str) -> str:
         """Return where the field stands, or its message if it does not."""
@@ -255,10 +291,13 @@ class Fields:
         return tuple(found)
 
     def word(self, name: str, default: str) -> str:
-        """Return an enum's value."""
+        """Return the name of an enum's value, which may be given by its number."""
         entry = self._one(name)
         if entry is None:
             return default
+        names = ENUMS.get((self.kind, name)) or ENUMS.get(("", name), ())
+        if isinstance(entry.value, int) and 0 <= entry.value < len(names):
+            return names[entry.value]
         if not isinstance(entry.value, Word):
             raise self._wrong(name, entry, "a name without quotes")
         return str(entry.value)
