@@ -301,7 +301,8 @@ def test_what_is_dropped_for_want_of_room_is_dropped_whole(
 
 def test_pauses_grow_while_nothing_is_answered(model: PythonModel) -> None:
     for failures in (1, 2, 3):
-        wait_until(lambda: model._process is not None, PATIENCE_S)
+        # The thread that brings a process back holds the lock for a moment more; a run refuses meanwhile.
+        wait_until(lambda: model._process is not None and not model._lock.locked(), PATIENCE_S)
         with pytest.raises(ProcessEnded, match="with exit code 3"):
             run(model, EXITS)
         assert model._failures == failures
