@@ -84,6 +84,7 @@ from mainspring.messages.events import (
     WorkerLeft,
 )
 from mainspring.messages.ids import gateway_of
+from mainspring.messages.queries import StepsKnown
 from mainspring.messages.scaling import Provide, ProviderLeft, ProviderSaid, Retain, Retire
 
 _ARRIVED: Final = RequestArrived
@@ -185,6 +186,8 @@ def _apply_event(cluster: Cluster, now_ns: int, event: Event) -> Change:
                 change = _close(cluster, list(cluster.queries.pop(request_id).open.values()))
         case QueryArrived():
             change = _query_arrived(cluster, now_ns, event)
+        case StepsKnown():
+            change = _steps_known(cluster, event)
         case GatewayLeft(number=number):
             change = _close(cluster, requests_of(cluster, number))
             for query_id in [each for each in cluster.queries if gateway_of(each) == number]:
@@ -228,6 +231,18 @@ def _query_arrived(cluster: Cluster, now_ns: int, event: QueryArrived) -> Change
         return NOTHING
     due_ns = None if event.deadline_ns is None else event.deadline_ns - cluster.response_margin_ns
     cluster.queries[event.query_id] = Query(event, now_ns, due_ns)
+    change = Change()
+    change.taken = True
+    return change
+
+
+def _steps_known(cluster: Cluster, event: StepsKnown) -> Change:
+    """Take what is known of a query's steps; nothing if the query is not known, or has other steps."""
+    query = cluster.queries.get(event.query_id)
+    if query is None or not query.learn(event.steps):
+        return NOTHING
+    if query.over:
+        del cluster.queries[query.id]
     change = Change()
     change.taken = True
     return change

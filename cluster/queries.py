@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from mainspring.messages.events import QueryArrived
+from mainspring.messages.queries import QueryStep
 
 if TYPE_CHECKING:
     from mainspring.cluster.requests import Request
@@ -44,6 +47,19 @@ class Query:
         if self.done[index] < self.event.steps[index].rows:
             return False
         return index not in [piece.event.step for piece in self.open.values()]
+
+    def learn(self, steps: tuple[QueryStep, ...]) -> bool:
+        """Take what is known now of the steps without a piece so far; return False if these are others."""
+        known = self.event.steps
+        if [each.model for each in steps] != [each.model for each in known]:
+            return False
+        began = {piece.event.step for piece in self.open.values()}
+        merged = [
+            old if done or index in began else new
+            for index, (done, old, new) in enumerate(zip(self.done, known, steps, strict=True))
+        ]
+        self.event = msgspec.structs.replace(self.event, steps=tuple(merged))
+        return True
 
     @property
     def over(self) -> bool:

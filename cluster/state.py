@@ -354,7 +354,7 @@ class Change:
         self.removed: Model | None = None
         """The model that is served no more; its queue is as it was."""
         self.taken = False
-        """True if an operator's setting, or a query, was entered: nothing forbade it."""
+        """True if an operator's setting, a query, or more of one was entered: nothing forbade it."""
         self.renew(worker)
 
     def renew(self, worker: Worker | None) -> None:

@@ -49,7 +49,7 @@ from mainspring.messages.peers import (
     ToController,
     WorkerHello,
 )
-from mainspring.messages.queries import Piece, shape_fault
+from mainspring.messages.queries import Piece, StepsKnown, shape_fault
 from mainspring.messages.roles import MAY_SAY, Role, fault
 from mainspring.messages.scaling import Provide, ProviderHello, Running
 from mainspring.messages.sharding import ShardMap
@@ -313,6 +313,8 @@ class Shell:
                 self._arrival(now_ns, session, message)
             case QueryArrival():
                 self._query(now_ns, session, message)
+            case StepsKnown():
+                self._steps_known(now_ns, session, message)
             case Cancel(request_id=request_id):
                 if gateway_of(request_id) == session.number:
                     self._grace.cancel(request_id)
@@ -415,9 +417,15 @@ class Shell:
             self._outbox.send(session, Rejected(query_id, Reason.BAD_MESSAGE, fault))
             return
         deadline_ns = _deadline_ns(now_ns, session, arrival.left_ns)
-        event = QueryArrived(query_id, deadline_ns, arrival.steps, arrival.priority)
+        event = QueryArrived(query_id, deadline_ns, arrival.steps, arrival.priority, arrival.graph)
         if not self._grace.hold(now_ns, query_id, (event, pieces)):
             self._came(now_ns, event, pieces)
+
+    def _steps_known(self, now_ns: int, session: GatewaySession, known: StepsKnown) -> None:
+        if gateway_of(known.query_id) == session.number and shape_fault(known.steps, ()) is None:
+            self._scheduler.handle(now_ns, known)
+        else:
+            self._dropped.count("bad_query")
 
     def _came(self, now_ns: int, event: RequestArrived | QueryArrived, pieces: tuple[Piece, ...]) -> None:
         """Hand a request to the scheduler, or a query and, once it is admitted, its pieces."""

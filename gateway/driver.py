@@ -48,6 +48,7 @@ from mainspring.messages.clients import (
 from mainspring.messages.codec import TO_GATEWAY, BadMessage
 from mainspring.messages.codes import Reason
 from mainspring.messages.ids import shard_of
+from mainspring.messages.queries import StepsKnown
 from mainspring.messages.served import Awaited, Standing
 from mainspring.messages.sharding import ShardMap
 from mainspring.transport.hub import Hub
@@ -453,6 +454,8 @@ class GatewayDriver:
                 self._replies.answer(effect)
             case Refuse():
                 self._replies.refuse(effect)
+            case StepsKnown():
+                self.shards[shard_of(effect.query_id)].link.deliver(effect)
             case Withdraw():
                 cancel = peers.Cancel(effect.request_id)
                 self.shards[shard_of(effect.request_id)].link.deliver(cancel)
@@ -465,7 +468,7 @@ class GatewayDriver:
         )
         if effect.steps:
             arrival = peers.QueryArrival(
-                effect.request_id, left_ns, effect.steps, effect.pieces, effect.priority
+                effect.request_id, left_ns, effect.steps, effect.pieces, effect.priority, effect.graph
             )
         if not self.shards[shard_of(effect.request_id)].link.deliver(arrival):
             self.core.arrival_unsent(monotonic_ns(), effect.request_id)

@@ -13,7 +13,7 @@ import msgspec
 from mainspring.messages.actions import Result
 from mainspring.messages.model import Artifact, ModelSpec
 from mainspring.messages.operating import OperatorCommand
-from mainspring.messages.queries import Piece, QueryStep
+from mainspring.messages.queries import Piece, QueryStep, StepsKnown
 from mainspring.messages.scaling import ProviderLeft, ProviderSaid
 
 
@@ -46,6 +46,8 @@ class QueryArrived(msgspec.Struct, frozen=True, tag="query_arrived", omit_defaul
     steps: tuple[QueryStep, ...]
     priority: int = 0
     """Same as `RequestArrived.priority`."""
+    graph: str = ""
+    """Name of the graph; empty of a request with more rows than a batch."""
 
 
 def pieces_of(event: QueryArrived, pieces: tuple[Piece, ...]) -> Iterator[RequestArrived]:
@@ -144,6 +146,7 @@ Event = (
     Wakeup
     | RequestArrived
     | QueryArrived
+    | StepsKnown
     | RequestCancelled
     | GatewayLeft
     | GatewayRefused

@@ -18,7 +18,7 @@ from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.metrics import ClusterMetrics, DeviceHealth
 from mainspring.messages.model import Artifact, ModelSpec
 from mainspring.messages.operating import MoveWorker, ScaleWorkers, SetGoodputWeight, SetGraph, SetMaxQueue
-from mainspring.messages.queries import Piece, QueryStep
+from mainspring.messages.queries import Piece, QueryStep, StepsKnown
 from mainspring.messages.scaling import Notice, Provide, ProviderHello, Running
 from mainspring.messages.served import Awaited, ServedModel, Told
 from mainspring.messages.sharding import ShardMap
@@ -169,6 +169,8 @@ class QueryArrival(msgspec.Struct, frozen=True, tag="query_arrival", omit_defaul
     pieces: tuple[Piece, ...]
     priority: int = 0
     """Same as `events.RequestArrived.priority`."""
+    graph: str = ""
+    """Same as `events.QueryArrived.graph`."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
@@ -431,6 +433,7 @@ ToController = (
     | ShardMap
     | Arrival
     | QueryArrival
+    | StepsKnown
     | Cancel
     | AdminRequest
     | Awaited

@@ -31,6 +31,8 @@ class QueryStep(msgspec.Struct, frozen=True, omit_defaults=True):
     """False if the query goes on without the step where it can't be in time."""
     certain: bool = True
     """False if a condition decides whether the step has any rows."""
+    name: str = ""
+    """Its graph's name for it."""
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
@@ -39,6 +41,17 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
     request_id: int
     rows: int
     step: int = 0
+
+
+class StepsKnown(msgspec.Struct, frozen=True, tag="steps_known"):
+    """More is known of a query's steps: one falls away, or has begun with other rows than were expected.
+
+    A gateway says it before the pieces that begin. Only of steps without a piece so far anything changes.
+    """
+
+    query_id: int
+    steps: tuple[QueryStep, ...]
+    """All of them; a step that has ended or fallen away has 0 rows."""
 
 
 def shape_fault(steps: tuple[QueryStep, ...], pieces: tuple[Piece, ...]) -> str | None:

@@ -23,6 +23,7 @@ from mainspring.messages import (
     served,
     sharding,
 )
+from mainspring.messages.queries import StepsKnown
 
 
 class Role(StrEnum):
@@ -49,7 +50,9 @@ def _types(*unions: object) -> frozenset[type[msgspec.Struct]]:
 
 _AS_GATEWAY = _types(peers.GatewayHello, peers.Pong, peers.Goodbye, peers.AdminRequest, peers.Drained)
 _FROM_REPOSITORY = _AS_GATEWAY | {served.Awaited}
-_FROM_GATEWAY = _AS_GATEWAY | _types(peers.Arrival, peers.QueryArrival, peers.Cancel, sharding.ShardMap)
+_FROM_GATEWAY = _AS_GATEWAY | _types(
+    *(peers.Arrival, peers.QueryArrival, StepsKnown, peers.Cancel, sharding.ShardMap)
+)
 _FROM_OBSERVER = _types(observing.ObserverHello, peers.Pong, peers.Goodbye)
 
 MAY_SAY: dict[tuple[Role, Role], frozenset[type[msgspec.Struct]]] = {

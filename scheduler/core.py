@@ -35,6 +35,7 @@ from mainspring.messages.events import (
     WorkerLeft,
 )
 from mainspring.messages.operating import OperatorCommand, SetGoodputWeight
+from mainspring.messages.queries import StepsKnown
 from mainspring.messages.scaling import ProviderSaid
 from mainspring.messages.status import ClusterStatus
 from mainspring.scheduler.alarms import Alarm, WorkerTimers
@@ -159,6 +160,8 @@ class Scheduler:
                 self._lifecycle.withdrawn(now_ns, change)
             case QueryArrived():
                 self._queries.arrived(now_ns, event, change)
+            case StepsKnown(query_id=query_id):
+                self._queries.learnt(now_ns, query_id)
             case ModelAdded() | ModelRemoved():
                 self._membership.changed(now_ns, change)
             case ModelRestored():

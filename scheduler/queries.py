@@ -101,13 +101,20 @@ class Queries:
         self._lifecycle.queue(now_ns, request, arrives=True)
         return True
 
-    def share_out(self, now_ns: int, queries: list[Query]) -> None:
+    def learnt(self, now_ns: int, query_id: int) -> None:
+        """Give the pieces of a query that wait their due instants anew: more is known of its steps."""
+        query = self._state.cluster.queries.get(query_id)
+        if query is not None:
+            query.ended_ns = {each: ns for each, ns in query.ended_ns.items() if query.ended(each)}
+            self.share_out(now_ns, [query], anew=True)
+
+    def share_out(self, now_ns: int, queries: list[Query], anew: bool = False) -> None:
         """Give the pieces that wait their due instants anew, where a step of their query has ended."""
         for query in queries:
             if self._state.cluster.queries.get(query.id) is not query:
                 continue
             ended = [index for index in range(len(query.done)) if query.ended(index)]
-            if len(ended) == len(query.ended_ns):
+            if len(ended) == len(query.ended_ns) and not anew:
                 continue
             for index in ended:
                 query.ended_ns.setdefault(index, now_ns)
@@ -189,7 +196,7 @@ class Queries:
         needed_ns = [self._needed_ns(query, each) for each in range(len(steps))]
         tail_ns, following = [0] * len(steps), [0] * len(steps)
         for later in range(len(steps) - 1, index, -1):
-            if not (steps[later].required and steps[later].certain):
+            if not (steps[later].required and steps[later].certain and steps[later].rows):
                 continue
             for each in steps[later].after:
                 behind_ns = hop_ns + needed_ns[later] + tail_ns[later]
@@ -261,7 +268,8 @@ class Whole:
             ends_ns.append(end_ns)
             self.finish_ns = max(self.finish_ns, end_ns)
             if self.late is None and self._due_ns is not None and end_ns > self._due_ns:
-                where = "" if len(query.event.steps) == 1 else f"step {index} ({step.model!r}): "
+                named = f"{step.name!r}" if step.name else f"{index}"
+                where = "" if len(query.event.steps) == 1 else f"step {named} (model {step.model!r}): "
                 self.late = (
                     model,
                     found,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -39,6 +40,7 @@ from mainspring.messages.events import (
     WorkerLeft,
 )
 from mainspring.messages.operating import described
+from mainspring.messages.queries import QueryStep, StepsKnown
 from mainspring.messages.scaling import Offer, Provide, ProviderLeft, ProviderSaid, Retain, Retire
 from mainspring.messages.snapshot import Told
 
@@ -161,6 +163,10 @@ def _command(message: Event | Command) -> str | None:
             return None
 
 
+def _steps(steps: Iterable[QueryStep]) -> str:
+    return ", ".join(f"{step.model} rows {step.rows}" for step in steps)
+
+
 def _event(message: Event | Command) -> str:
     match message:
         case RequestArrived():
@@ -169,8 +175,9 @@ def _event(message: Event | Command) -> str:
             )
             return f"request {message.request_id} {message.model} rows {message.rows} {due}"
         case QueryArrived():
-            steps = ", ".join(f"{step.model} rows {step.rows}" for step in message.steps)
-            return f"query {message.query_id}: {steps}"
+            return f"query {message.query_id}: {_steps(message.steps)}"
+        case StepsKnown():
+            return f"query {message.query_id} is known to have: {_steps(message.steps)}"
         case RequestCancelled():
             return f"cancel request {message.request_id}"
         case GatewayLeft():

@@ -1,7 +1,7 @@
 """What the core asks its driver to do: a closed vocabulary of messages to send.
 
-`Arrive` and `Withdraw` go to the controller, `Push` to a worker, `Answer` and `Refuse` to the front end
-that the request came through.
+`Arrive`, `StepsKnown` and `Withdraw` go to the controller, `Push` to a worker, `Answer` and `Refuse` to the
+front end that the request came through.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from mainspring.messages.clients import Timing
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import Input, TensorHeader
-from mainspring.messages.queries import Piece, QueryStep
+from mainspring.messages.queries import Piece, QueryStep, StepsKnown
 
 if TYPE_CHECKING:
     from mainspring.gateway.core.validation import Signature
@@ -60,6 +60,8 @@ class Arrive(msgspec.Struct, frozen=True):
     """Of such a piece, the index of its query's step."""
     steps: tuple[QueryStep, ...] = ()
     """The shape of a query."""
+    graph: str = ""
+    """The graph of a query, if it is of one."""
 
 
 class Withdraw(msgspec.Struct, frozen=True):
@@ -96,7 +98,7 @@ class Refuse(msgspec.Struct, frozen=True):
     earliest_finish_left_ns: int | None = None
 
 
-Effect = Arrive | Withdraw | Push | Answer | Refuse
+Effect = Arrive | StepsKnown | Withdraw | Push | Answer | Refuse
 
 
 class Turn(msgspec.Struct, frozen=True):

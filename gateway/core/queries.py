@@ -9,8 +9,10 @@ write a `Flow`, and enter it in `begin`:
 1. `Flow.steps` is the shape, told to the controller with the query's arrival, which names the first pieces
    (`messages.peers.QueryArrival`). The controller admits or refuses all of it at once.
 2. `Flow.begin` returns the pieces that wait for no others, made with `piece`.
-3. `Flow.ended` takes a piece's outputs, and returns the pieces that may begin now: those of the next step.
-   Each is sent as a `messages.peers.Arrival` with ``query`` and ``step``. None where others must end first.
+3. `Flow.ended` is told that a piece has outputs (`Pending.kept`), and returns the pieces that may begin now:
+   those of the next step. Each is sent as a `messages.peers.Arrival` with ``query`` and ``step``. None where
+   others must end first. Before them goes `messages.queries.StepsKnown`, if steps have other rows than the
+   controller was told (`Flow.news`).
 4. `Flow.missed` is asked when a piece is rejected by itself, as one is whose step is not required
    (`messages.queries.QueryStep.required`).
 5. Once no piece is without an end, `Flow.outputs` is the answer. The controller is told that the query is
@@ -58,14 +60,21 @@ class Flow(Protocol):
         """Return its shape, with the rows of each step that have not ended."""
 
     @property
+    def graph(self) -> str:
+        """Return the name of the graph that it is of; empty of a request with many rows."""
+
+    @property
     def headers(self) -> tuple[TensorHeader, ...]:
         """Return the shapes of the outputs, once they were asked for; empty if the signature says them."""
+
+    def news(self) -> tuple[QueryStep, ...]:
+        """Return `steps` if those to come are others than when it was asked for; empty if they are not."""
 
     def begin(self) -> list[Pending]:
         """Return the pieces that wait for no others."""
 
-    def ended(self, piece: Pending, frames: tuple[Frame, ...], /) -> list[Pending]:
-        """Take a piece's outputs, in the order of its model's; return the pieces that may begin now."""
+    def ended(self, piece: Pending, /) -> list[Pending]:
+        """Go on with a piece's outputs, which it keeps; return the pieces that may begin now."""
 
     def missed(self, piece: Pending, rejected: Rejected, /) -> list[Pending]:
         """Go on without a piece that was rejected; return the pieces that may begin now."""
@@ -154,6 +163,7 @@ class Split:
     """The flow of a request with more rows than a batch: one step, whose pieces all begin at once."""
 
     headers: tuple[TensorHeader, ...] = ()
+    graph = ""
 
     def __init__(self, request: Pending) -> None:
         self._request = request
@@ -165,11 +175,15 @@ class Split:
         rows = sum([piece.accepted.rows for piece in self._request.pieces if piece.kept is None])
         return (QueryStep(accepted.model, rows, accepted.sizes),)
 
+    def news(self) -> tuple[QueryStep, ...]:
+        """Return nothing: there is no step to come."""
+        return ()
+
     def begin(self) -> list[Pending]:
         """Return the pieces, in the order of the rows."""
         return cut(self._request, self._request.accepted, self._request.frames)
 
-    def ended(self, _piece: Pending, _frames: tuple[Frame, ...]) -> list[Pending]:
+    def ended(self, _piece: Pending) -> list[Pending]:
         """Return nothing: all pieces have begun."""
         return []
 

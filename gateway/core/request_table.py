@@ -13,7 +13,7 @@ from mainspring.messages import ids
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import Output, Rejected
-from mainspring.messages.queries import Piece
+from mainspring.messages.queries import Piece, StepsKnown
 
 
 class Observer(Protocol):
@@ -191,6 +191,7 @@ class RequestTable:
         return Arrive(
             *(request_id, accepted.model, accepted.rows, request.due_ns, accepted.priority, accepted.sizes),
             *(tuple(pieces), query, request.step, () if request.flow is None else request.flow.steps),
+            *("" if request.flow is None else request.flow.graph,),
         )
 
     def sent_to(self, now_ns: int, worker: str) -> list[Pending]:
@@ -221,13 +222,13 @@ class RequestTable:
         assert query is not None, f"it is of no query: {piece.story()}"
         assert query.flow is not None, f"nothing says how it goes on: {query.story()}"
         self.keep(piece, frames)
-        if isinstance(message, Output):
-            more = query.flow.ended(piece, frames)
-        else:
-            more = query.flow.missed(piece, message)
+        flow = query.flow
+        more = flow.ended(piece) if isinstance(message, Output) else flow.missed(piece, message)
         query.pieces = [*query.pieces, *more] if more else query.pieces
         query_id = query.request_id
         if query_id is not None:
+            if news := query.flow.news():
+                effects.append(StepsKnown(query_id, news))
             effects += [self.arrive(each, ids.gateway_of(query_id)) for each in more]
         if [each for each in query.pieces if each.kept is None]:
             return None

@@ -63,6 +63,11 @@ class Graph(NamedTuple):
     """What it is answered with, each with the sources of which the first that was computed is taken."""
 
     @property
+    def settled(self) -> bool:
+        """Say whether each step has as many rows as the request: none has a condition, or rows of its own."""
+        return all(step.certain and step.rows_of == REQUEST for step in self.steps)
+
+    @property
     def single(self) -> bool:
         """Say whether a request must have one row: a step has rows of its own."""
         return any(step.rows_of != REQUEST for step in self.steps)

@@ -7,7 +7,7 @@ take no part, or a model wants its rows elsewhere than in front.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,6 +23,14 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.model import FOUND_BYTES, ModelSpec, TensorSpec
 from mainspring.messages.peers import Rejected, TensorHeader
 from mainspring.messages.queries import QueryStep
+
+
+class _Outlook(NamedTuple):
+    """What is expected of a step."""
+
+    rows: int
+    certain: bool
+    """Whether nothing can take all rows from it any more but a step without which the query goes on."""
 
 
 class GraphFlow:
@@ -44,31 +52,57 @@ class GraphFlow:
         self._flow = Flow(graph, rows, arrays)
         self._open: dict[int, list[Pending]] = {}
         """The pieces of each step that has begun and not ended."""
+        self.graph = graph.spec.name
+        self._began: dict[int, int] = {}
+        """Rows of each step that has begun."""
+        self._told: list[_Outlook] = []
+        """What the controller was told."""
 
     @property
     def steps(self) -> tuple[QueryStep, ...]:
         """Return the query's steps: without rows those that have ended, with the request's those to come."""
+        self._told = self._outlook()
         found = []
-        for index, step in enumerate(self._graph.steps):
+        for index, (step, expected) in enumerate(zip(self._graph.steps, self._told, strict=True)):
             pieces = self._open.get(index, [])
-            rows = sum([piece.accepted.rows for piece in pieces if piece.kept is None])
-            if not pieces and not self._flow.knows(index):
-                rows = self._request.accepted.rows
+            left = sum([piece.accepted.rows for piece in pieces if piece.kept is None])
             found.append(
                 QueryStep(
-                    *(self._models[index].spec.name, rows, pieces[0].accepted.sizes if pieces else ()),
-                    *(step.after, not self._may_miss(index), step.certain),
+                    self._models[index].spec.name,
+                    left if index in self._began else expected.rows,
+                    pieces[0].accepted.sizes if pieces else (),
+                    step.after,
+                    required=not self._may_miss(index),
+                    certain=expected.certain,
+                    name=step.spec.name,
                 )
             )
         return tuple(found)
+
+    def news(self) -> tuple[QueryStep, ...]:
+        """Return the steps if the controller was told otherwise of some to come; empty if it was not."""
+        settled = self._graph.settled and not self._flow.missing
+        return () if settled or self._outlook() == self._told else self.steps
+
+    def _outlook(self) -> list[_Outlook]:
+        """Return what is expected of each step: of one that has begun what it began with."""
+        found: list[_Outlook] = []
+        for index, step in enumerate(self._graph.steps):
+            if index in self._began or self._flow.knows(index):
+                found.append(_Outlook(self._began.get(index, 0), True))
+                continue
+            before = [found[each] for each in step.after]
+            alike = [found[at].rows for at in step.after if self._graph.steps[at].rows_of == step.rows_of]
+            certain = step.condition is None and all(each.certain for each in before)
+            found.append(_Outlook(min([self._request.accepted.rows, *alike]), certain))
+        return found
 
     def begin(self) -> list[Pending]:
         """Return the first pieces; raise `QueryFailed`, which says what is wrong and in which step."""
         return self._pieces(self._flow.begin)
 
-    def ended(self, piece: Pending, frames: tuple[Frame, ...]) -> list[Pending]:
+    def ended(self, piece: Pending) -> list[Pending]:
         """Return the pieces that begin now that one has its outputs; raise as `begin`."""
-        del frames
         return self._step_ended(piece.step)
 
     def missed(self, piece: Pending, rejected: Rejected) -> list[Pending]:
@@ -130,6 +164,7 @@ class GraphFlow:
         found = []
         for each in begun:
             self._open[each.step] = self._of_step(each)
+            self._began[each.step] = each.rows
             found += self._open[each.step]
         return found
 

@@ -62,7 +62,10 @@ class Graphs:
         known = self._known.get(name)
         if known is None:
             try:
-                known = self.check(self.specs[name])
+                known, shard = self._checked(self.specs[name])
+                self.shards.pop(name, None)
+                if shard:
+                    self.shards[name] = shard
             except GraphError as error:
                 known = str(error)
             self._known[name] = known
@@ -78,8 +81,17 @@ class Graphs:
             return error.detail
         return ""
 
-    def check(self, spec: GraphSpec) -> Signature:
-        """Return a graph as a model; raise `GraphError` for the first fault."""
+    def check(self, spec: GraphSpec) -> None:
+        """Raise `GraphError` for the first fault of a graph that is to be added; nothing changes."""
+        self._checked(spec)
+        try:
+            self._resolve(spec.name, None)
+        except BadRequest:
+            return
+        raise GraphError("a model has this name: choose another one")
+
+    def _checked(self, spec: GraphSpec) -> tuple[Signature, int]:
+        """Return a graph as a model, and the shard of its models; raise `GraphError` for the first fault."""
         found: dict[str, Signature] = {}
         for step in spec.steps:
             try:
@@ -89,13 +101,10 @@ class Graphs:
         graph = check_graph(spec, {name: each.spec for name, each in found.items()})
         models = tuple([found[step.spec.model] for step in graph.steps])
         shards = {self.shards.get(each.spec.name, 0): each.spec.public_name for each in models}
-        self.shards.pop(spec.name, None)
-        if (shard := next(iter(shards))) and len(shards) == 1:
-            self.shards[spec.name] = shard
         if len(shards) > 1:
             where = " and ".join(f"{name!r} in shard {shard}" for shard, name in sorted(shards.items()))
             raise GraphError(f"its models are in several shards, {where}: move them to one")
-        return _signature(ServedGraph(graph, models), self._most_rows)
+        return _signature(ServedGraph(graph, models), self._most_rows), next(iter(shards))
 
     def using(self, model: str) -> list[str]:
         """Return the graphs with a step of a model, by the name that clients call it."""

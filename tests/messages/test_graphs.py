@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.messages.graphs import GraphSpec, StepSpec, read_graph
+from mainspring.messages.graphs import GraphSpec, StepSpec, graph_fault, read_graph
 from mainspring.messages.tables import ConfigError
 
 TEXT = """
@@ -73,3 +73,8 @@ def test_a_graph_has_steps() -> None:
     for text in ('name = "g"', 'name = "g"\nsteps = 3', "steps = [1]"):
         with pytest.raises(ConfigError, match=r"g.toml needs steps: one table \[\[steps\]\] for each model"):
             read_graph(text, "g.toml")
+
+
+def test_what_nothing_acts_upon_is_refused() -> None:
+    graph = read_graph('serves = "embeddings"' + TEXT, "read_text.toml")
+    assert graph_fault(graph) == ("graph 'read_text': serves = 'embeddings' means nothing yet; leave it out")

@@ -22,7 +22,7 @@ from mainspring.messages.events import (
     WorkerLeft,
 )
 from mainspring.messages.ids import request_id
-from mainspring.messages.queries import MOST_STEPS, Piece, QueryStep, shape_fault
+from mainspring.messages.queries import MOST_STEPS, Piece, QueryStep, StepsKnown, shape_fault
 from tests.cluster.described import described
 from tests.fuzz import seeded
 from tests.scheduler.hand import MS, Hand, reasons, spec
@@ -176,7 +176,7 @@ def test_the_longest_path_is_planned_and_the_step_that_stands_in_the_way_named()
     hand = two("latest")
     (refused,) = hand.feed(100, QueryArrived(QUERY, 125 * MS, TWO))
     assert isinstance(refused, Reject)
-    assert "step 1 ('n')" in refused.detail, refused.detail
+    assert "step 1 (model 'n')" in refused.detail, refused.detail
     assert not hand.feed(100, QueryArrived(78, 140 * MS, TWO))
 
 
@@ -229,6 +229,50 @@ def test_slack_is_shared_out_anew_when_a_step_ends() -> None:
     assert hand.scheduler.cluster.requests[2].due_ns != before_ns
 
 
+def test_slack_is_shared_out_anew_when_a_step_falls_away() -> None:
+    steps = (QueryStep("m", 4), QueryStep("n", 4), QueryStep("n", 4, after=(1,)))
+    hand = two("latest")
+    hand.feed(100, QueryArrived(QUERY, 901 * MS, steps))
+    hand.scheduler.handle(100 * MS, RequestArrived(1, "m", 4, 901 * MS, query=QUERY))
+    for index in range(3):
+        query = 0 if index else QUERY
+        hand.scheduler.handle(100 * MS, RequestArrived(2 + index, "n", 4, 901 * MS, query=query, step=1))
+    assert (hand.scheduler.cluster.requests[2].due_ns or 0) < 890 * MS
+    hand.scheduler.taken()
+    fallen = (QueryStep("m", 0), QueryStep("n", 0), QueryStep("n", 0, after=(1,)))
+    hand.scheduler.handle(101 * MS, StepsKnown(QUERY, fallen))
+    ranked = [each for each in hand.scheduler.taken() if isinstance(each, Ranked)]
+    hand.scheduler.validate()
+    assert [(each.request_id, each.due_ns) for each in ranked] == [(2, 900 * MS)]
+    assert [step.rows for step in hand.scheduler.cluster.queries[QUERY].event.steps] == [4, 4, 0]
+
+
+def test_a_query_whose_last_step_falls_away_is_over() -> None:
+    steps = (QueryStep("m", 4), QueryStep("n", 4, after=(0,), certain=False))
+    hand = two("latest")
+    hand.feed(100, QueryArrived(QUERY, 901 * MS, steps))
+    (infer,) = hand.feed(100, RequestArrived(1, "m", 4, 901 * MS, query=QUERY))
+    hand.ok(112, infer)
+    assert QUERY in hand.scheduler.cluster.queries
+    hand.feed(113, StepsKnown(QUERY, (QueryStep("m", 0), QueryStep("n", 0, after=(0,)))))
+    assert QUERY not in hand.scheduler.cluster.queries
+
+
+def test_a_step_known_to_come_is_waited_for() -> None:
+    steps = (QueryStep("m", 4), QueryStep("n", 4, after=(0,), certain=False))
+    hand = two("latest")
+    hand.feed(100, QueryArrived(QUERY, 901 * MS, steps))
+    hand.scheduler.handle(100 * MS, RequestArrived(1, "m", 4, 901 * MS, query=QUERY))
+    assert hand.scheduler.cluster.requests[1].due_ns == 900 * MS
+    hand.scheduler.handle(101 * MS, StepsKnown(78, steps))
+    others = QueryStep("o", 4), QueryStep("n", 9, after=(0,))
+    hand.scheduler.handle(101 * MS, StepsKnown(QUERY, others))
+    assert hand.scheduler.cluster.queries[QUERY].event.steps == steps, "those were of another query"
+    surely = QueryStep("m", 4), QueryStep("n", 4, after=(0,))
+    hand.scheduler.handle(101 * MS, StepsKnown(QUERY, surely))
+    assert (hand.scheduler.cluster.requests[1].due_ns or 0) < 880 * MS
+
+
 def test_a_later_steps_model_is_loaded_ahead() -> None:
     hand = Hand(spec("m"), spec("n"))
     hand.warm("m")
@@ -262,6 +306,9 @@ def _some_event(rng: random.Random, now_ns: int, count: int) -> Event:
         if rng.random() < 0.4:
             steps += (QueryStep("n", rng.randrange(1, 20), after=(0,), required=rng.random() < 0.7),)
         return QueryArrived(query_id, deadline_ns, steps, priority=rng.randrange(3))
+    if drawn < 0.4:
+        known = QueryStep(model, rng.randrange(5)), QueryStep("n", rng.randrange(5), after=(0,))
+        return StepsKnown(query_id, known[: rng.randrange(1, 3)])
     if drawn < 0.85:
         rows, step, piece_id = rng.randrange(0, 6), rng.randrange(3), request_id(gateway, 100 + count)
         return RequestArrived(piece_id, model, rows, deadline_ns, rng.randrange(2), query=query_id, step=step)

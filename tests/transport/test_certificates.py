@@ -41,7 +41,7 @@ CERTIFICATES = {
 ALLOWED = {
     ("worker", "controller"): "Described Goodbye Pong Restored Result WorkerHello",
     ("gateway", "controller"): (
-        "AdminRequest Arrival Cancel Drained GatewayHello Goodbye Pong QueryArrival ShardMap"
+        "AdminRequest Arrival Cancel Drained GatewayHello Goodbye Pong QueryArrival ShardMap StepsKnown"
     ),
     ("repository", "controller"): "AdminRequest Awaited Drained GatewayHello Goodbye Pong",
     ("observer", "controller"): "Goodbye ObserverHello Pong",

@@ -19,7 +19,7 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.graphs import GraphSpec, StepSpec
 from mainspring.messages.model import ModelSpec, TensorSpec
 from mainspring.messages.peers import Dispatch, Output, Rejected, TensorHeader
-from mainspring.messages.queries import shape_fault
+from mainspring.messages.queries import QueryStep, StepsKnown, shape_fault
 from tests.gateway.core.interleaving import ALICE
 from tests.gateway.graphs.test_checking import CASCADE, model
 from tests.gateway.graphs.test_flow import PLAIN, alone, graphs
@@ -43,6 +43,8 @@ class Cluster:
         self.frames: tuple[Any, ...] = ()
         self.ended: list[Effect] = []
         self.query: Arrive | None = None
+        self.known: list[tuple[QueryStep, ...]] = []
+        """What the controller was told anew of the steps."""
         self.actions = 0
 
     def submit(self, name: str, **arrays: np.ndarray[Any, Any]) -> None:
@@ -58,6 +60,8 @@ class Cluster:
         self.core.validate()
         for each in effects:
             match each:
+                case StepsKnown():
+                    self.known.append(each.steps)
                 case Arrive(pieces=()):
                     assert self.query is not None
                     assert each.query == self.query.request_id
@@ -184,4 +188,49 @@ def test_a_new_controller_is_not_told_of_rows_of_a_step_that_has_ended() -> None
     [answer] = cluster.ended
     assert isinstance(answer, Answer)
     assert np.frombuffer(answer.frames[0]).tolist() == [2, 2]  # type: ignore[call-overload]
+    cluster.over()
+
+
+def chain(when: str) -> Cluster:
+    """A first step, one under a condition, and one behind that."""
+    steps = (
+        StepSpec(name="first", model="up", inputs={"a": "image"}),
+        StepSpec(name="some", model="up", inputs={"a": "first.y"}, when=when),
+        StepSpec(name="then", model="up", inputs={"a": "some.y"}),
+    )
+    outputs: dict[str, str | tuple[str, ...]] = {"o": ("then.y", "first.y")}
+    return Cluster(PLAIN, GraphSpec(name="g", inputs=("image",), steps=steps, outputs=outputs))
+
+
+def test_the_controller_is_told_that_a_condition_failed() -> None:
+    cluster = chain("first.y > 5")
+    cluster.submit("g", image=np.zeros(1))
+    assert cluster.query is not None
+    assert [(step.rows, step.certain) for step in cluster.query.steps] == [(1, True), (1, False), (1, False)]
+    cluster.run(min(cluster.waiting))
+    [known] = cluster.known
+    assert [step.rows for step in known] == [0, 0, 0]
+    cluster.over()
+
+
+def test_the_controller_is_told_how_many_rows_take_part_before_they_come_and_that_what_follows_will() -> None:
+    cluster = chain("first.y > 5")
+    cluster.submit("g", image=np.array([1.0, 7.0, 8.0, 9.0]))
+    cluster.run(min(cluster.waiting))
+    assert not cluster.known, "a piece of the first step is out"
+    cluster.run(min(cluster.waiting))
+    [known] = cluster.known
+    assert [(step.rows, step.certain) for step in known] == [(0, True), (3, True), (3, True)]
+    while cluster.waiting:
+        cluster.run(min(cluster.waiting))
+    assert len(cluster.known) == 1, "nothing of it was new"
+    cluster.over()
+
+
+def test_nothing_is_told_of_a_graph_without_conditions() -> None:
+    cluster = chain("")
+    cluster.submit("g", image=np.zeros(3))
+    while cluster.waiting:
+        cluster.run(min(cluster.waiting))
+    assert not cluster.known
     cluster.over()
