@@ -74,17 +74,18 @@ def _held(model: Model) -> int:
 
 
 def _explained(cluster: Cluster, model: Model, among: Takers) -> str:
-    silent = [name for name in cluster.workers if name in among.silent]
-    if silent and len(silent) == len(cluster.workers):
-        verb = "gives" if len(silent) == 1 else "give"
-        return why(NO_WORKER, f"{', '.join(silent[:5])} {verb} no sign of life")
     if not cluster.workers:
         return why(NO_WORKER, "none is connected")
+    # What no worker could ever run is not to be blamed on one that gives no sign of life.
     if not any(model.pages_on(worker) <= worker.pages.size for worker in cluster.workers.values()):
         return why(CANT_BE_LOADED, impossible(cluster, model)[1])
     able = [worker for worker in hosts(cluster, model) if not is_barred(model, worker)]
     if not able and hosts(cluster, model):
         return why(CANT_BE_LOADED, impossible(cluster, model)[1])
+    silent = [name for name in cluster.workers if name in among.silent]
+    if silent and len(silent) == len(cluster.workers):
+        verb = "gives" if len(silent) == 1 else "give"
+        return why(NO_WORKER, f"{', '.join(silent[:5])} {verb} no sign of life")
     if able and not any(worker.bit & among.load for worker in able):
         states = [_idle(worker.name, silent, draining=worker.draining) for worker in able[:5]]
         return why(NO_WORKER, "; ".join(states))

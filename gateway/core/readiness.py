@@ -13,7 +13,8 @@ Either way there must be a model that is ready. Reasons begin with a word of `me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 
 import msgspec
 
@@ -158,31 +159,32 @@ class Readiness:
 
     def _first_not_ready(self) -> str:
         """Return what one of those models lacks that all have to be ready; empty if they are."""
+        return _most_telling(self._lacks())
+
+    def _lacks(self) -> Iterator[str]:
+        """Yield what each of those models lacks that have to be ready and are not."""
         for shard, unready in enumerate(self._unready):
             for name, reason in self._awaited[shard].items():
                 if not self._is_served(name) and self._counts(name):
-                    return _of_model(name, reason)
+                    yield _of_model(name, reason)
             for spec_name, reason in unready.items():
                 name = self._public(spec_name)
                 if self._counts(name) and self._is_directed_to(spec_name, name):
-                    return _of_model(name, reason)
+                    yield _of_model(name, reason)
         for name in self._catalog.graphs.specs:
             if self._counts(name) and (reason := self._why_not(name)):
-                return f"graph {name!r}: {reason}"
-        return ""
+                yield _of_model(name, reason, "graph")
 
     def _none_ready(self) -> str:
         """Return why no model is ready; empty if one is."""
-        reason = ""
+        lacking: list[str] = []
         for name in self._public_names():
             lacks = self._why_not(name)
             if not lacks:
                 return ""
-            reason = reason or _of_model(name, lacks)
-        for awaited in self._awaited:
-            for name, lacks in awaited.items():
-                return reason or _of_model(name, lacks)
-        return reason or NO_MODEL
+            lacking.append(_of_model(name, lacks))
+        awaited = (_of_model(name, lacks) for each in self._awaited for name, lacks in each.items())
+        return _most_telling(chain(lacking, awaited)) or NO_MODEL
 
     def _public_names(self) -> Iterable[str]:
         yield from self._catalog.served
@@ -224,7 +226,18 @@ class Readiness:
         return self._absent(shard) or self._unready[shard].get(spec.name, "")
 
 
-def _of_model(name: str, reason: str) -> str:
+def _most_telling(reasons: Iterable[str]) -> str:
+    """Return the first of the reasons that may pass; a model that can't be loaded is to blame only if none
+    may."""
+    lasting = ""
+    for reason in reasons:
+        if not reason.startswith(CANT_BE_LOADED):
+            return reason
+        lasting = lasting or reason
+    return lasting
+
+
+def _of_model(name: str, reason: str, kind: str = "model") -> str:
     """Return a model's reason with its name, behind the word that it begins with."""
     word, colon, detail = reason.partition(": ")
-    return why(word, f"model {name!r}{colon}{detail}" if colon else f"model {name!r}")
+    return why(word, f"{kind} {name!r}{colon}{detail}")

@@ -57,6 +57,15 @@ def test_it_is_starting_until_it_is_prepared_and_tells_why_it_can_not_be() -> No
     assert said(hand).startswith("can't be loaded: no worker could run model 'a'; w0 says: weights.bin can't")
 
 
+def test_a_worker_that_gives_no_sign_of_life_is_not_blamed_for_what_no_worker_could_run() -> None:
+    hand = Hand(spec("a", pages=9), pages=8, workers=1)
+    assert said(hand, "a", "w0") == "can't be loaded: model 'a' needs 9 pages and the largest worker has 8"
+    (prepare,) = hand.feed(1, ModelAdded(spec("b")))
+    assert said(hand, "b", "w0") == "no worker: w0 gives no sign of life"
+    hand.end(2, prepare, Status.ENGINE_ERROR, "weights.bin can't be read")
+    assert said(hand, "b", "w0").startswith("can't be loaded: no worker could run model 'b'")
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_it_agrees_with_a_look_at_every_pair(seed: int) -> None:
     simulation = random_scenario(seed)

@@ -117,6 +117,19 @@ def test_one_of_many_that_fails_counts_in_strict_alone() -> None:
         assert gateway.readiness.unready() == {"b": BROKEN}
 
 
+def test_what_may_pass_is_told_before_what_never_could_be_loaded() -> None:
+    for policy in ("strict", "serving"):
+        gateway = Gateway(policy)
+        gateway.up("broken", BROKEN)
+        gateway.awaits(awaited=BROKEN)
+        gateway.up("good")
+        gateway.stands("good", AWAY)
+        assert gateway.readiness.server() == "no worker: model 'good': none is connected"
+        assert gateway.readiness.model("broken") == BROKEN
+        gateway.stands("good", BROKEN)
+        assert gateway.readiness.server().startswith("can't be loaded: model ")
+
+
 def test_a_controller_that_is_away_takes_its_models_with_it() -> None:
     for policy, expected in (("strict", "no controller"), ("serving", "")):
         gateway = Gateway(policy, shards=2)
