@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import helper, numpy_helper
-from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_tensor
+from onnx.external_data_helper import ExternalDataInfo
 
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.reading import contents
@@ -175,7 +175,7 @@ def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
     initializers = len(model.graph.initializer)
     for index, tensor in enumerate(list(tensors_of(model))):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            _load_external(tensor, path.parent, digest.update, scratch if index < initializers else None)
+            _load_external(tensor, path, digest.update, scratch if index < initializers else None)
     if scratch is None:
         make_plain(model)
         return model, digest.hexdigest()
@@ -274,24 +274,25 @@ def _tensors_of_attributes(attributes: Iterable[onnx.AttributeProto]) -> Iterato
 
 
 def _load_external(
-    tensor: onnx.TensorProto, folder: Path, hashing: Callable[[bytes], object], scratch: Scratch | None
+    tensor: onnx.TensorProto, path: Path, hashing: Callable[[bytes], object], scratch: Scratch | None
 ) -> None:
-    """Read the tensor's bytes from its file, which has to be inside ``folder`` with links resolved.
+    """Read the tensor's bytes from its file, which has to be inside the folder of the model at ``path``.
 
     Bytes of a large tensor go to ``scratch`` if there is one, and all of them to ``hashing``.
     """
     what = f"external data of tensor {tensor.name!r}"
     try:
         info = ExternalDataInfo(tensor)
-        file = (folder / info.location).resolve()
-        inside = file.is_relative_to(folder.resolve())
+        file = (path.parent / info.location).resolve()
+        inside = _is_beside(file, path, info.location)
     except (ValueError, TypeError, OSError) as error:
         raise CompileError(
             f"{what} is described wrongly ({error}); the model's author can export it again"
         ) from error
     if not info.location or not inside:
         raise CompileError(
-            f"{what} is at {info.location!r}, outside the model's folder {folder}; put it beside the model"
+            f"{what} is at {info.location!r}, outside the model's folder {path.parent}; "
+            "put it beside the model"
         )
     if not file.is_file():
         raise CompileError(f"{what} is missing: {file}; put it beside the model")
@@ -300,13 +301,25 @@ def _load_external(
         raise CompileError(f"{what} ends at byte {begin + (info.length or 0)} of {file}, which has {size}")
     length = info.length or size - begin
     try:
+        parts = _parts(file, begin, length, hashing)
         if scratch is not None and length >= contents.BESIDE_BYTES:
-            tensor.CopyFrom(scratch.put(tensor, _parts(file, begin, length, hashing)))
+            tensor.CopyFrom(scratch.put(tensor, parts))
             return
-        load_external_data_for_tensor(tensor, str(folder))
-    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        tensor.raw_data = b"".join(parts)
+    except (OSError, ValueError) as error:
         raise CompileError(f"{what} can't be read: {error}") from error
-    hashing(tensor.raw_data)
+    tensor.data_location = onnx.TensorProto.DEFAULT
+    del tensor.external_data[:]
+
+
+def _is_beside(file: Path, path: Path, location: str) -> bool:
+    """Say whether a file is inside the folder of the model at ``path``, with links resolved.
+
+    Where the model is a link itself, as in the cache of a hub, what lies beside its target is, too.
+    """
+    if file.is_relative_to(path.parent.resolve()):
+        return True
+    return ".." not in Path(location).parts and file.parent == path.resolve().parent
 
 
 def _parts(path: Path, begin: int, length: int, hashing: Callable[[bytes], object]) -> Iterator[bytes]:

@@ -49,6 +49,53 @@ def test_missing_external_data_is_named(tmp_path: Path, make_mlp: MakeModel) -> 
         read_model(tmp_path / "m.onnx")
 
 
+def test_external_data_may_be_in_several_files_and_parts_of_files(
+    tmp_path: Path, make_mlp: MakeModel
+) -> None:
+    model = make_mlp(1)
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    shared, begin = bytearray(b"before"), {}
+    for index, tensor in enumerate(reversed(model.graph.initializer)):
+        content = tensor.raw_data
+        tensor.ClearField("raw_data")
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        if index == 0:
+            (tmp_path / "own.bin").write_bytes(content)
+            tensor.external_data.add(key="location", value="own.bin")
+            continue
+        begin[tensor.name] = len(shared)
+        shared += content + bytes(index)
+        for key, value in (("location", "./deep/er/shared.bin"), ("length", len(content))):
+            tensor.external_data.add(key=key, value=str(value))
+        tensor.external_data.add(key="offset", value=str(begin[tensor.name]))
+    assert len(begin) > 1
+    (tmp_path / "deep" / "er" / "shared.bin").write_bytes(shared)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    read, _ = read_model(tmp_path / "m.onnx")
+    assert {t.name: t.raw_data for t in read.graph.initializer} == {
+        t.name: t.raw_data for t in make_mlp(1).graph.initializer
+    }
+
+
+def test_a_model_and_its_data_may_be_links_into_one_folder(tmp_path: Path, make_mlp: MakeModel) -> None:
+    """As `huggingface_hub` keeps what it fetches: links of one snapshot to files named by their hashes."""
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "1"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    save_external(make_mlp(1), blobs / "m.onnx")
+    (blobs / "weights.data").rename(blobs / "4f2c")
+    (blobs / "m.onnx").rename(blobs / "8a31")
+    (snapshot / "weights.data").symlink_to("../../blobs/4f2c")
+    (snapshot / "m.onnx").symlink_to("../../blobs/8a31")
+    model, _ = read_model(snapshot / "m.onnx")
+    assert len(model.graph.initializer[0].raw_data) > 0
+    (tmp_path / "secret").write_bytes(bytes(10_000))
+    (snapshot / "weights.data").unlink()
+    (snapshot / "weights.data").symlink_to("../../secret")
+    with pytest.raises(CompileError, match="outside the model's folder"):
+        read_model(snapshot / "m.onnx")
+
+
 @pytest.mark.parametrize("location", ["../secret", "/etc/passwd", "link", "a/../../secret", "\0", ""])
 def test_external_data_can_not_escape_the_folder(tmp_path: Path, make_mlp: MakeModel, location: str) -> None:
     folder = tmp_path / "model"

@@ -69,9 +69,25 @@ print("PASS: all")
 """
 
 
+COUNTED = """
+import sys
+
+import tritonclient.{0} as triton
+
+client = triton.InferenceServerClient(sys.argv[2])
+assert {1}
+print("PASS")
+"""
+
+
 def test_each_file_is_run_as_it_is_and_those_that_need_what_is_not_here_are_left_out(tmp_path: Path) -> None:
     for name, text in (
         ("some_http_client.py", HTTP),
+        (
+            "a_grpc_model_control.py",
+            COUNTED.format("grpc", "len(client.get_model_repository_index().models) == 8"),
+        ),
+        ("a_http_model_control.py", COUNTED.format("http", "len(client.get_model_repository_index()) == 7")),
         ("some_grpc_client.py", "import sys\nprint(sys.argv[2])\nsys.exit(1)\n"),
         ("simple_http_cudashm_client.py", "raise SystemExit(1)"),
     ):
@@ -79,7 +95,8 @@ def test_each_file_is_run_as_it_is_and_those_that_need_what_is_not_here_are_left
     app = typer.Typer()
     app.command()(main)
     done = CliRunner().invoke(app, [str(tmp_path)])
-    lines = done.stdout.splitlines()[-3:]
+    lines = done.stdout.splitlines()[-5:]
     assert lines[0].startswith("FAIL  some_grpc_client.py  127.0.0.1:"), done.output
     assert lines[1] == "pass  some_http_client.py  PASS: all"
-    assert (lines[2], done.exit_code) == ("1 of 2 pass", 1)
+    assert lines[2:4] == ["pass  a_http_model_control.py  PASS", "pass  a_grpc_model_control.py  PASS"]
+    assert (lines[4], done.exit_code) == ("3 of 4 pass", 1)
