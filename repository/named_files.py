@@ -73,11 +73,14 @@ def _stamp(name: str, status: os.stat_result) -> FileStamp:
 def _stamps(folder: str, under: str, above: tuple[tuple[int, int], ...] = ()) -> Iterator[FileStamp]:
     """Yield the stamps of a folder's files, and of those in folders within it.
 
-    ``above`` are the folders that links led through: none is entered from within itself.
+    ``above`` are the folders that links led through: none is entered from within itself. Names that begin
+    with two dots are how Kubernetes writes a volume: each file is a link through them, and named beside them.
     """
     with os.scandir(folder) as entries:
         for entry in entries:
             name = under + entry.name
+            if entry.name.startswith(".."):
+                continue
             if entry.is_dir(follow_symlinks=False):
                 yield from _stamps(entry.path, f"{name}/", above)
             elif entry.is_file():

@@ -187,7 +187,7 @@ def serving(folder: Path) -> Iterator[Site]:
     lay_examples(repository)
     gateway, controller, control, http, rpc = free_ports(5)
     tables: dict[str, dict[str, Any]] = {
-        "cluster": {"run_dir": str(folder / "run"), "ready_timeout_s": 300},
+        "cluster": {"run_dir": str(folder / "run"), "ready_timeout_s": 1_200},
         "gateway": {
             "address": f"tcp://127.0.0.1:{gateway}",
             "http_address": f"http://127.0.0.1:{http}",

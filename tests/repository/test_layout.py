@@ -178,7 +178,34 @@ def _by_external_data_behind_a_link(path: Path) -> None:
     (path.parent / "weights").symlink_to(other)
 
 
+def _external_data_in_place(path: Path) -> None:
+    data = path.parent / "deep" / "weights.bin"
+    times = data.stat()
+    data.write_bytes(b"v")
+    os.utime(data, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def _volume(path: Path, content: bytes) -> None:
+    """Have the file in a folder as Kubernetes writes volumes: links through one that is replaced at once."""
+    folder, stamp = path.parent, f"..2026_11_29_{content.hex()}"
+    (folder / stamp).mkdir()
+    (folder / stamp / path.name).write_bytes(content)
+    os.utime(folder / stamp / path.name, ns=(1, 1))
+    if not path.is_symlink():
+        path.unlink()
+        path.symlink_to(f"..data/{path.name}")
+    (folder / "..tmp").symlink_to(stamp)
+    (folder / "..tmp").rename(folder / "..data")
+
+
+def _by_a_volume(path: Path) -> None:
+    _volume(path, b"a")
+    _volume(path, b"b")
+
+
 CHANGES = [
+    _external_data_in_place,
+    _by_a_volume,
     _in_place,
     _in_place_with_its_time,
     _at_an_earlier_time,
@@ -194,9 +221,44 @@ def test_a_changed_file_is_noticed_however_it_was_changed(
     layout: Layout, change: Callable[[Path], None]
 ) -> None:
     path = put(layout.root, "net", 1, b"a")
+    (path.parent / "deep").mkdir()
+    (path.parent / "deep" / "weights.bin").write_bytes(b"w")
     first = look(layout, "net").digests[1]
+    after_a_restart = Layout(layout.root, S, dict(layout.memory))
     change(path)
     assert look(layout, "net").digests[1] != first
+    assert look(after_a_restart, "net").digests[1] == look(layout, "net").digests[1]
+
+
+def test_a_volume_that_is_written_again_with_the_same_files_is_no_news(layout: Layout) -> None:
+    path = put(layout.root, "net", 1, b"a")
+    first = look(layout, "net").digests[1]
+    _volume(path, b"a")
+    assert look(layout, "net").digests[1] == first
+    folder = layout.root / "net"
+    configure(layout.root, "net", "max_batch_size: 4")
+    _volume(folder / "config.pbtxt", b"max_batch_size: 2")
+    assert look(layout, "net").config.max_batch_size == 2
+    _volume(folder / "config.pbtxt", b"max_batch_size: 3")
+    found = look(layout, "net")
+    assert (found.config.max_batch_size, found.digests[1]) == (3, first)
+
+
+def test_a_new_version_and_a_folder_that_a_link_swaps_are_noticed(layout: Layout) -> None:
+    """As an ML platform publishes: the model's folder is a link to a release."""
+    for release, content in (("a", b"1"), ("b", b"2")):
+        put(layout.root.parent / "releases" / release, "net", 1, content)
+    link = layout.root / "net"
+    link.symlink_to(layout.root.parent / "releases" / "a" / "net")
+    first = look(layout, "net").digests
+    aside = layout.root / ".aside"
+    aside.symlink_to(layout.root.parent / "releases" / "b" / "net")
+    aside.rename(link)
+    second = look(layout, "net").digests
+    assert second.keys() == first.keys()
+    assert second != first
+    put(layout.root.parent / "releases" / "b", "net", 2, b"3")
+    assert look(layout, "net").chosen == (2,)
 
 
 def test_a_link_to_a_folder_above_is_not_followed_for_ever(layout: Layout) -> None:
