@@ -55,8 +55,8 @@ def pieces_of(event: QueryArrived, pieces: tuple[Piece, ...]) -> Iterator[Reques
     for piece in pieces:
         step = event.steps[piece.step]
         yield RequestArrived(
-            *(piece.request_id, step.model, piece.rows, event.deadline_ns, event.priority, step.sizes),
-            *(event.query_id, piece.step),
+            *(piece.request_id, step.model, piece.rows, event.deadline_ns, event.priority),
+            *(piece.sizes or step.sizes, event.query_id, piece.step),
         )
 
 

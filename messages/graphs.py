@@ -34,6 +34,9 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """Condition on each row; a row for which it is false takes no part. Empty: every row does."""
     rows: Literal["request", "own"] = "request"
     """``own``: the first axis of what it takes holds its rows, for requests of one row."""
+    length: str = ""
+    """Source of a whole number for each row: how much of the open dimension of what it takes counts. Rows of
+    like length run together, cut to the longest of them."""
     required: bool = True
     """False: if it can't be in time the query goes on without it."""
     default: dict[str, float | str] = {}

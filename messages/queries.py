@@ -24,7 +24,7 @@ class QueryStep(msgspec.Struct, frozen=True, omit_defaults=True):
     """Rows that the step is expected to have; of a step that waits for none, exactly these. 0: it has ended
     or fallen away, where a new controller is told of a query."""
     sizes: tuple[int, ...] = ()
-    """Same as `events.RequestArrived.sizes`, of all its pieces."""
+    """Same as `events.RequestArrived.sizes`: of its pieces, in the mean; as expected until it begins."""
     after: tuple[int, ...] = ()
     """Indices of the steps that must have ended before it; each is smaller than its own."""
     required: bool = True
@@ -41,6 +41,8 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
     request_id: int
     rows: int
     step: int = 0
+    sizes: tuple[int, ...] = ()
+    """Same as `events.RequestArrived.sizes`, where they are not those of its step."""
 
 
 class StepsKnown(msgspec.Struct, frozen=True, tag="steps_known"):

@@ -186,7 +186,10 @@ class RequestTable:
         """Return what submits a request to the controller at which the gateway has a number."""
         accepted, request_id = request.accepted, self._name(request, number)
         left = [piece for piece in request.pieces if piece.kept is None]
-        pieces = [Piece(self._name(piece, number), piece.accepted.rows, piece.step) for piece in left]
+        pieces = [
+            Piece(self._name(piece, number), piece.accepted.rows, piece.step, piece.accepted.sizes)
+            for piece in left
+        ]
         query = 0 if request.whole is None else request.whole.request_id or 0
         return Arrive(
             *(request_id, accepted.model, accepted.rows, request.due_ns, accepted.priority, accepted.sizes),

@@ -50,6 +50,8 @@ class Step(NamedTuple):
     condition: Condition | None
     certain: bool
     """Whether it runs for every row of every query: neither it nor what it waits for has a condition."""
+    length: Source | None = None
+    """Source of the length of each row."""
 
 
 class Graph(NamedTuple):
@@ -110,14 +112,15 @@ class _Check:
     def _step(self, spec: StepSpec) -> Step:
         model = self._model(spec)
         takes, opened, rows = self._takes(spec, model)
+        length = self._length(spec, model)
         condition = self._condition(spec)
-        after = {source.step for source in takes if source.step != REQUEST}
+        after = {each.step for each in (*takes, length) if each is not None and each.step != REQUEST}
         if condition is not None:
             after |= {self._place[name.partition(".")[0]] for name in condition.names if "." in name}
         rows_of = self._rows_of(spec, model, opened, rows)
         self._check_default(spec, model)
         certain = condition is None and all(self._steps[each].certain for each in after)
-        return Step(spec, model, takes, opened, tuple(sorted(after)), rows_of, condition, certain)
+        return Step(spec, model, takes, opened, tuple(sorted(after)), rows_of, condition, certain, length)
 
     def _model(self, spec: StepSpec) -> ModelSpec:
         model = self._models.get(spec.model)
@@ -212,6 +215,25 @@ class _Check:
                 f"step {spec.name!r}: {text} is {_shown(given)} for each row, and input {wanted.name!r} of "
                 f"model {spec.model!r} is {_shown(wanted)}: {wrong}"
             )
+
+    def _length(self, spec: StepSpec, model: ModelSpec) -> Source | None:
+        """Return the source of the length of a step's rows; raise `GraphError` where it can't have one."""
+        if not spec.length:
+            return None
+        where = f"step {spec.name!r}, length"
+        taken = [dim for each in model.inputs for dim in each.open]
+        if len(model.symbols) != 1 or any(dim.symbol != 0 for dim in taken) or model.whole:
+            raise GraphError(f"{where}: model {spec.model!r} has to have rows, and one open dimension alone")
+        if any(each.open for each in model.outputs):
+            raise GraphError(f"{where}: outputs of model {spec.model!r} would have unlike lengths, too")
+        source = self._source(spec.length, where)
+        if source.step == REQUEST:
+            found = self._inputs.setdefault(spec.length, TensorSpec(spec.length, "int64", (1,)))
+        else:
+            found = self._steps[source.step].model.outputs[source.tensor]
+        if not found.dtype.startswith(("int", "uint")) or math.prod(found.shape) != 1:
+            raise GraphError(f"{where}: {spec.length} is {_shown(found)}, not one whole number for each row")
+        return source
 
     def _condition(self, spec: StepSpec) -> Condition | None:
         if not spec.when:
@@ -329,7 +351,7 @@ def _in_order(spec: GraphSpec) -> Iterator[StepSpec]:
 
 def _named(step: StepSpec, known: Mapping[str, StepSpec]) -> list[str]:
     """Return the steps that a step names in what it takes and in its condition."""
-    texts = {text.partition(".")[0] for text in step.inputs.values() if "." in text}
+    texts = {text.partition(".")[0] for text in (*step.inputs.values(), step.length) if "." in text}
     return [name for name in known if name in texts or re.search(rf"\b{name}\s*\.", step.when)]
 
 

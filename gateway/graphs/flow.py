@@ -32,6 +32,8 @@ class Begin(NamedTuple):
     rows: int
     arrays: tuple[Array, ...]
     """For each input of its model, in their order."""
+    lengths: Array | None = None
+    """The length of each row, of a step whose rows have some."""
 
 
 class _Values(NamedTuple):
@@ -79,7 +81,8 @@ class Flow:
             arrays = tuple(
                 [self._given(step, *each, rows) for each in zip(step.takes, step.opened, strict=True)]
             )
-            found.append(Begin(place, len(rows), arrays))
+            lengths = None if step.length is None else self._at(step.length, rows, step.rows_of).reshape(-1)
+            found.append(Begin(place, len(rows), arrays, lengths))
         return found
 
     def knows(self, step: int) -> bool:
@@ -135,7 +138,7 @@ class Flow:
         rows = np.arange(self._counts[step.rows_of])
         names = step.condition.names if step.condition is not None else frozenset()
         named = {name: self._named(name) for name in sorted(names)}
-        for source in [*step.takes, *named.values()]:
+        for source in [*step.takes, *named.values(), *([step.length] if step.length else [])]:
             rows = rows[np.isin(rows, self._lifted(source, step.rows_of))]
         if step.condition is None or not len(rows):
             return rows

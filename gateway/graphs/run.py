@@ -11,13 +11,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from mainspring.gateway.core.effects import Accepted, Frame
 from mainspring.gateway.core.queries import QueryFailed, cut
 from mainspring.gateway.core.requests import Pending
 from mainspring.gateway.core.validation import BadRequest, Signature, check_request
+from mainspring.gateway.graphs import lengths
 from mainspring.gateway.graphs.checking import Graph
 from mainspring.gateway.graphs.flow import Array, Begin, Flow, FlowError
+from mainspring.gateway.graphs.lengths import Expected, row_bytes
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import FOUND_BYTES, ModelSpec, TensorSpec
@@ -36,10 +39,13 @@ class _Outlook(NamedTuple):
 class GraphFlow:
     """What a request for a graph has come to; a `queries.Flow`."""
 
-    def __init__(self, graph: Graph, models: Sequence[Signature], request: Pending) -> None:
-        """``models``: of each of the graph's steps, in their order."""
+    def __init__(
+        self, graph: Graph, models: Sequence[Signature], expected: Expected, request: Pending
+    ) -> None:
+        """``models``: of each of the graph's steps, in their order; ``expected``: of the graph."""
         self._graph = graph
         self._models = models
+        self._expected = expected
         self._request = request
         self.headers: tuple[TensorHeader, ...] = ()
         """The outputs' shapes, once `outputs` was asked for."""
@@ -50,6 +56,9 @@ class GraphFlow:
             for tensor, frame in zip(tensors, request.frames, strict=True)
         ]
         self._flow = Flow(graph, rows, arrays)
+        self._row_bytes = row_bytes(arrays)
+        self._order: dict[int, npt.NDArray[np.intp]] = {}
+        """The rows of each step that run in another order than the request's, by length."""
         self._open: dict[int, list[Pending]] = {}
         """The pieces of each step that has begun and not ended."""
         self.graph = graph.spec.name
@@ -70,7 +79,7 @@ class GraphFlow:
                 QueryStep(
                     self._models[index].spec.name,
                     left if index in self._began else expected.rows,
-                    pieces[0].accepted.sizes if pieces else (),
+                    self._sizes(index, pieces),
                     step.after,
                     required=not self._may_miss(index),
                     certain=expected.certain,
@@ -78,6 +87,13 @@ class GraphFlow:
                 )
             )
         return tuple(found)
+
+    def _sizes(self, step: int, pieces: Sequence[Pending]) -> tuple[int, ...]:
+        """Return the sizes that a step has, in the mean of its pieces, or is expected to have."""
+        given = _mean_sizes(pieces)
+        if given is None:
+            return self._expected.sizes(step, self._row_bytes)
+        return self._expected.ceilings(step, given)
 
     def news(self) -> tuple[QueryStep, ...]:
         """Return the steps if the controller was told otherwise of some to come; empty if it was not."""
@@ -121,17 +137,19 @@ class GraphFlow:
         del self._open[step]
         if not all(parts):
             return self._pieces(lambda: self._flow.missed(step))
-        spec = self._models[step].at(pieces[0].accepted.sizes).spec
-        arrays = []
-        for at, tensor in enumerate(spec.outputs):
+        specs = [self._models[step].at(each.accepted.sizes).spec for each in pieces]
+        order, arrays = self._order.pop(step, None), []
+        for at in range(len(specs[0].outputs)):
             own = [
-                _output(spec, tensor, each.accepted.rows, part[at])
-                for each, part in zip(pieces, parts, strict=True)
+                _output(spec, spec.outputs[at], each.accepted.rows, part[at])
+                for spec, each, part in zip(specs, pieces, parts, strict=True)
             ]
             if len({array.shape[1:] for array in own}) > 1:
-                detail = f"its rows give {tensor.name!r} of unlike shapes, which can't be one tensor"
+                name = specs[0].outputs[at].name
+                detail = f"its rows give {name!r} of unlike shapes, which can't be one tensor"
                 raise QueryFailed(Reason.BAD_OUTPUT, self._named(step, detail))
-            arrays.append(own[0] if len(own) == 1 else np.concatenate(own))
+            joined = own[0] if len(own) == 1 else np.concatenate(own)
+            arrays.append(joined if order is None else joined[np.argsort(order)])
         return self._pieces(lambda: self._flow.ended(step, arrays))
 
     def outputs(self) -> tuple[Frame, ...]:
@@ -170,17 +188,38 @@ class GraphFlow:
 
     def _of_step(self, begin: Begin) -> list[Pending]:
         """Return the pieces of one step: its rows, in batches that its model takes."""
-        signature, request = self._models[begin.step], self._request
-        arrays = [
-            _laid(signature.spec, *each) for each in zip(signature.spec.inputs, begin.arrays, strict=True)
-        ]
+        signature = self._models[begin.step]
+        if begin.lengths is None:
+            pieces = self._cut(begin.step, signature, begin.arrays, begin.rows)
+        else:
+            together = list(lengths.alike(begin.lengths, signature.max_rows))
+            self._order[begin.step] = np.concatenate(together)
+            pieces = []
+            for rows in together:
+                own = [array[rows] for array in begin.arrays]
+                own = lengths.cut(signature, own, int(begin.lengths[rows[-1]]))
+                pieces += self._cut(begin.step, signature, own, len(rows))
+        if signature.spec.symbols:
+            self._expected.learn(begin.step, self._row_bytes, _mean_sizes(pieces) or ())
+        return pieces
+
+    def _cut(self, step: int, signature: Signature, given: Sequence[Array], count: int) -> list[Pending]:
+        """Return the pieces of so many rows of a step, whose inputs are there."""
+        arrays = [_laid(signature.spec, *each) for each in zip(signature.spec.inputs, given, strict=True)]
         frames = tuple([_frame(array) for array in arrays])
         try:
-            accepted = _accepted(signature, arrays, frames, min(begin.rows, signature.max_rows), begin.rows)
+            accepted = _accepted(signature, arrays, frames, min(count, signature.max_rows), count)
         except BadRequest as error:
-            raise QueryFailed(error.reason, self._named(begin.step, error.detail)) from None
-        own = msgspec.structs.replace(accepted, rows=begin.rows, priority=request.accepted.priority)
-        return cut(request, own, frames, begin.step)
+            raise QueryFailed(error.reason, self._named(step, error.detail)) from None
+        own = msgspec.structs.replace(accepted, rows=count, priority=self._request.accepted.priority)
+        return cut(self._request, own, frames, step)
+
+
+def _mean_sizes(pieces: Sequence[Pending]) -> list[float] | None:
+    """Return the mean size of each symbol of some pieces' rows; None without pieces."""
+    rows = sum([piece.accepted.rows for piece in pieces])
+    each = [[size * piece.accepted.rows for size in piece.accepted.sizes] for piece in pieces]
+    return [sum(sizes) / rows for sizes in zip(*each, strict=True)] if rows else None
 
 
 def _accepted(

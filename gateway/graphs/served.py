@@ -10,6 +10,7 @@ import msgspec
 from mainspring.gateway.core.requests import Pending
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.graphs.checking import Graph, GraphError, check_graph
+from mainspring.gateway.graphs.lengths import Expected
 from mainspring.gateway.graphs.run import GraphFlow
 from mainspring.messages.codes import Reason
 from mainspring.messages.graphs import GraphSpec
@@ -25,10 +26,11 @@ class ServedGraph(NamedTuple):
     graph: Graph
     models: tuple[Signature, ...]
     """The signature of each step's model."""
+    expected: Expected
 
     def flow(self, request: Pending) -> GraphFlow:
         """Return the flow of a request for it that has just come."""
-        return GraphFlow(self.graph, self.models, request)
+        return GraphFlow(self.graph, self.models, self.expected, request)
 
 
 class Graphs:
@@ -104,7 +106,7 @@ class Graphs:
         if len(shards) > 1:
             where = " and ".join(f"{name!r} in shard {shard}" for shard, name in sorted(shards.items()))
             raise GraphError(f"its models are in several shards, {where}: move them to one")
-        return _signature(ServedGraph(graph, models), self._most_rows), next(iter(shards))
+        return _signature(ServedGraph(graph, models, Expected(models)), self._most_rows), next(iter(shards))
 
     def using(self, model: str) -> list[str]:
         """Return the graphs with a step of a model, by the name that clients call it."""

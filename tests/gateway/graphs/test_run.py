@@ -48,7 +48,9 @@ class Cluster:
         self.actions = 0
 
     def submit(self, name: str, **arrays: np.ndarray[Any, Any]) -> None:
-        headers = tuple([TensorHeader(key, str(each.dtype), each.shape) for key, each in arrays.items()])
+        headers = tuple(
+            [TensorHeader(key, str(each.dtype).lstrip("|"), each.shape) for key, each in arrays.items()]
+        )
         frames = [each.tobytes() for each in arrays.values()]
         asked = InferRequest(1, name, headers, 50 * MS)
         accepted = check_request(asked, [*map(len, frames)], self.catalog.resolve, 10**12)
