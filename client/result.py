@@ -125,7 +125,18 @@ def text_of_timing(timing: Timing) -> str:
             parts.append(f"load {format_duration(timing.load_ns)}")
         parts.append(f"execution {format_duration(timing.execute_ns)} in a batch of {timing.batch_size}")
         parts.append(f"{'cold start' if timing.cold_start else 'warm'} on {timing.worker}")
+    parts += [_of_step(step) for step in timing.steps]
     return ", ".join(parts)
+
+
+def _of_step(step: clients.StepTiming) -> str:
+    if step.missing:
+        return f"{step.name}: missing"
+    if not step.rows:
+        return f"{step.name}: skipped"
+    return (
+        f"{step.name}: {format_duration(step.end_ns - step.begin_ns)} for {step.rows} rows on {step.worker}"
+    )
 
 
 def _rows(outputs: Mapping[str, NDArray[Any]]) -> list[tuple[str, str, str]]:

@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from mainspring.cluster.requests import Request
 
 
+def step_of(request: Request) -> str:
+    """Return the step of a graph that a request is a piece of, such as ``read_text.find``; else empty."""
+    if request.query is None or not request.query.event.graph:
+        return ""
+    event = request.query.event
+    return f"{event.graph}.{event.steps[request.event.step].name}"
+
+
 class Query:
     """A query that has neither been answered nor rejected.
 

@@ -1,7 +1,7 @@
 """An event stream as a trace for Perfetto: what each executor did, under which windows, for which requests.
 
-* process *requests*: a slice for each arrival, a span for each request, named after its outcome, and the
-  number of requests that wait;
+* process *requests*: a slice for each arrival, a span for each request, named after its outcome and, in a
+  query of a graph, its step, one for each such query, and the number of requests that wait;
 * a process for each worker: threads EXEC, LOAD and OTHER with an action to a slice (a second thread takes
   what overlaps), NOT RUN with those that ended without running, spans for the windows in which INFERs and
   LOADs might begin, and the number of free pages;
@@ -143,6 +143,8 @@ class Tracer:
         self._workers: dict[str, _Worker] = {}
         self._threads = _ARRIVALS_TID
         self._counted_ns = -COUNTER_NS
+        self._queries: dict[int, tuple[str, int, int]] = {}
+        """Graph, first arrival and last end of each query of a graph, of pieces that have ended."""
         self._counted: dict[int, int] = {}
         """The value last written of each process's counter."""
 
@@ -163,6 +165,8 @@ class Tracer:
             return
         if isinstance(entry, RequestArrived):
             self._arrived(now_ns, entry)
+        if self._queries:
+            self._end_queries()
         self._count(now_ns)
 
     def finish(self) -> None:
@@ -170,6 +174,15 @@ class Tracer:
         if self._from_ns is not None:
             self._count(self._lifecycles.now_ns, last=True)
         self._lifecycles.finish()
+        self._end_queries()
+
+    def _end_queries(self) -> None:
+        """Write the queries that are over."""
+        known = self._lifecycles.cluster.queries
+        for query in [each for each in self._queries if each not in known]:
+            graph, begin_ns, end_ns = self._queries.pop(query)
+            args = {"query": str(query)}
+            self._file.span(_REQUESTS_PID, f"graph {graph}", "query", query, begin_ns, end_ns, args)
 
     def _arrived(self, now_ns: int, event: RequestArrived) -> None:
         # Slices of one thread must not overlap, and a turn of the controller takes many at one instant.
@@ -203,6 +216,11 @@ class Tracer:
             args["detail"] = life.detail
         name = f"{life.outcome}: {life.reason}" if life.reason else life.outcome.replace("_", " ")
         begin_ns, end_ns = self._at(life.arrived_ns), self._at(end_ns)
+        if life.step:
+            name, query = f"{life.step}, {name}", life.request.query
+            args |= {"query": str(query), "step": life.step}
+            graph, first_ns, last_ns = self._queries.get(query, (life.step.partition(".")[0], begin_ns, 0))
+            self._queries[query] = graph, min(first_ns, begin_ns), max(last_ns, end_ns)
         self._file.span(
             _REQUESTS_PID, name, "request", life.request.request_id, begin_ns, max(begin_ns, end_ns), args
         )

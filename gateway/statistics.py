@@ -46,6 +46,7 @@ class _Note:
         "ended_ns",
         "output",
         "reason",
+        "steps",
     )
 
     def __init__(
@@ -67,6 +68,8 @@ class _Note:
         self.cached = request.digest is not None
         """True if the prediction cache was asked for it, which took ``cache_ns``."""
         self.cache_ns = request.cache_ns
+        self.steps = () if request.flow is None or reason is not None else request.flow.timing()
+        """Steps of a graph."""
 
 
 class _Batch:
@@ -267,6 +270,10 @@ class Statistics:
                 series.hit_ns += note.cache_ns
             return
         self._computed(account, note, dispatch, output)
+        if series is not None and self.labels is not None and series is not self.labels.other:
+            # The rest shares one series: steps of different graphs mean nothing together.
+            for step in note.steps:
+                series.step(step)
 
     def _count_refused(self, note: _Note, reason: Reason) -> None:
         account = self._account(note.accepted)

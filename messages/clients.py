@@ -140,7 +140,26 @@ class Received(msgspec.Struct, frozen=True, tag="received"):
     key: int
 
 
-class Timing(msgspec.Struct, frozen=True):
+class StepTiming(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The time that a step of a graph took; of its pieces, the one that ended last."""
+
+    name: str
+    rows: int = 0
+    """Rows that took part; 0 of a step that was skipped since none did."""
+    missing: bool = False
+    """True if the answer was made without it."""
+    begin_ns: int = 0
+    """Time from the request's arrival until all that the step waited for was there."""
+    end_ns: int = 0
+    """Time from the request's arrival until its last outputs were at the gateway."""
+    queue_ns: int = 0
+    """Time from its begin to the controller's dispatch."""
+    execute_ns: int = 0
+    batch_size: int = 0
+    worker: str = ""
+
+
+class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
     """The time that a request took, by parts that add up to ``total_ns``."""
 
     total_ns: int
@@ -170,6 +189,14 @@ class Timing(msgspec.Struct, frozen=True):
     output_ns: int = 0
     """Time from EXEC's end to its outputs at the gateway: copying, and the transfer. For cached outputs, the
     time of finding them."""
+    steps: tuple[StepTiming, ...] = ()
+    """Of an answer of a graph, in the order in which they may run. The other parts are then those of what
+    ended last, with all before it in ``queue_ns``."""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Return the steps that the answer was made without, since they could not be in time."""
+        return tuple([each.name for each in self.steps if each.missing])
 
 
 class InferReply(msgspec.Struct, frozen=True, tag="infer_reply", omit_defaults=True):

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from mainspring.cluster.apply import requests_of
 from mainspring.cluster.follow import follow
-from mainspring.cluster.queries import Query
+from mainspring.cluster.queries import Query, step_of
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
@@ -81,6 +81,8 @@ class RequestLife:
 
     def __init__(self, request: RequestArrived, arrived_ns: int) -> None:
         self.request = request
+        self.step = ""
+        """The step of a graph that it is a piece of (`cluster.queries.step_of`); empty of others."""
         self.arrived_ns = arrived_ns
         self.outcome = "waiting"
         """``waiting``, ``running``, ``in_time``, ``late``, ``rejected`` or ``cancelled``."""
@@ -237,7 +239,9 @@ class Lifecycles:
         lives = [self._end(request_id) for request_id in ended]
         if query is not None and not lives and not any(query.done):
             # It was refused on arrival: no piece of it came.
-            lives = [RequestLife(as_request(query), query.arrived_ns)]
+            refused = RequestLife(as_request(query), query.arrived_ns)
+            refused.step = query.event.graph
+            lives = [refused]
         follow(self.cluster, now_ns, reject)
         for life in [life for life in lives if life is not None]:
             life.reason = reject.reason.value
@@ -283,6 +287,7 @@ class Lifecycles:
         if request.id in self._unseen:
             return None
         life = RequestLife(request.event, request.arrived_ns)
+        life.step = step_of(request)
         failed = self._failed.get(request.id)
         if failed is not None:
             life.attempts, life.infer = failed

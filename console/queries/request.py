@@ -86,18 +86,23 @@ def _query(view: View, which: str, pieces: list[Request]) -> Story:
     whole = request(view, str(worst.id))
     ended = sum(each.outcome in (IN_TIME, LATE) for each in pieces)
     rows = sum(each.rows for each in pieces)
+    graph = first.step.partition(".")[0]
+    of_graph = f"Graph {graph!r}, {len({each.step for each in pieces})} steps: " if graph else ""
     lines = []
     for number, each in enumerate(pieces, 1):
         what = "arrived" if not each.ended_ns else "ended" if each.worker else "rejected"
         where = f" on {each.worker}" if each.worker else ""
-        text = f"piece {number} of {len(pieces)}, request {each.id}, {each.rows} rows: {each.outcome}{where}"
+        took = f" after {ms(each.ended_ns - each.arrived_ns)}" if each.step and each.ended_ns else ""
+        of = f"step {each.step} (model {each.model})" if each.step else f"piece {number} of {len(pieces)}"
+        text = f"{of}, request {each.id}, {each.rows} rows: {each.outcome}{where}{took}"
         lines.append(Step(each.ended_ns or each.arrived_ns, what, text, each.action_id or None))
+    told = f"{of_graph}{len(pieces)} pieces with {rows} rows, of which {ended} have outputs"
     return msgspec.structs.replace(
         whole,
         id=which,
         rows=rows,
         arrived_ns=first.arrived_ns,
-        summary=f"{len(pieces)} pieces with {rows} rows, of which {ended} have outputs. {whole.summary}",
+        summary=f"{told}. {whole.summary}",
         steps=sorted(lines, key=lambda step: step.at_ns),
     )
 

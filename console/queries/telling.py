@@ -294,7 +294,8 @@ def _arrival(found: Request) -> str:
         given = f"to be answered within {ms(found.deadline_ns - found.arrived_ns)}"
     cold = "; the model was resident nowhere" if found.cold else ""
     priority = f", priority {found.priority}" if found.priority else ""
-    piece = f", a piece of query {found.query}" if found.query not in (0, found.id) else ""
+    step = f"step {found.step}" if found.step else "a piece"
+    piece = f", {step} of query {found.query}" if found.query not in (0, found.id) else ""
     return f"for {found.model}, {rows}{piece}{priority}, {given}{cold}"
 
 

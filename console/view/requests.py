@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from mainspring.cluster.queries import step_of
 from mainspring.cluster.requests import Place
 from mainspring.cluster.requests import Request as OpenRequest
 from mainspring.cluster.state import Cluster
@@ -52,6 +53,8 @@ class Request(msgspec.Struct, gc=False):
     """INFERs that it was in."""
     query: int = 0
     """The query that it is a piece of; 0 if it is of none."""
+    step: str = ""
+    """The step of a graph that it is a piece of, ``text.find``; the graph, if all was refused on arrival."""
 
     @property
     def latency_ns(self) -> int | None:
@@ -72,6 +75,7 @@ def ended(life: RequestLife, seq: int) -> Request:
         action_id=0 if infer is None else infer.action.action_id,
         attempts=life.attempts,
         query=event.query,
+        step=life.step,
     )
 
 
@@ -88,7 +92,7 @@ def still_open(cluster: Cluster, request: OpenRequest, now_ns: int) -> Request:
             found.worker, found.action_id, found.evidence = infer.worker, infer.action_id, infer.evidence
     if is_lost(request, now_ns):
         found.outcome = LOST
-    found.cold, found.query = request.cold, event.query
+    found.cold, found.query, found.step = request.cold, event.query, step_of(request)
     return found
 
 

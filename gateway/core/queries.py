@@ -33,11 +33,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from mainspring.gateway.core.effects import Accepted, Frame, Withdraw
+from mainspring.gateway.core.effects import Accepted, Dispatched, Frame, Withdraw
 from mainspring.gateway.core.requests import CONTENT, Pending, Refusal
+from mainspring.messages.clients import StepTiming
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec, TensorSpec
-from mainspring.messages.peers import Rejected, TensorHeader
+from mainspring.messages.peers import Output, Rejected, TensorHeader
 from mainspring.messages.queries import QueryStep
 
 
@@ -60,6 +61,10 @@ class Flow(Protocol):
         """Return its shape, with the rows of each step that have not ended."""
 
     @property
+    def last(self) -> tuple[Dispatched, Output] | None:
+        """Return what the last outputs came by; None if none have come."""
+
+    @property
     def graph(self) -> str:
         """Return the name of the graph that it is of; empty of a request with many rows."""
 
@@ -72,6 +77,13 @@ class Flow(Protocol):
 
     def begin(self) -> list[Pending]:
         """Return the pieces that wait for no others."""
+
+    def took(self, now_ns: int, piece: Pending, by: Dispatched | None, output: Output | None, /) -> None:
+        """Note when a piece ended, before `ended` or `missed`; ``by`` and ``output`` are None if it was
+        rejected."""
+
+    def timing(self) -> tuple[StepTiming, ...]:
+        """Return where its time went, step by step, once no piece is without an end."""
 
     def ended(self, piece: Pending, /) -> list[Pending]:
         """Go on with a piece's outputs, which it keeps; return the pieces that may begin now."""
@@ -166,6 +178,7 @@ class Split:
     graph = ""
 
     def __init__(self, request: Pending) -> None:
+        self.last: tuple[Dispatched, Output] | None = None
         self._request = request
 
     @property
@@ -177,6 +190,14 @@ class Split:
 
     def news(self) -> tuple[QueryStep, ...]:
         """Return nothing: there is no step to come."""
+        return ()
+
+    def took(self, _now_ns: int, _piece: Pending, by: Dispatched | None, output: Output | None) -> None:
+        """Note what outputs came by."""
+        self.last = None if by is None or output is None else (by, output)
+
+    def timing(self) -> tuple[StepTiming, ...]:
+        """Return nothing: it has no steps that its client knows of."""
         return ()
 
     def begin(self) -> list[Pending]:

@@ -211,7 +211,9 @@ class RequestTable:
 
     def go_on(
         self,
+        now_ns: int,
         piece: Pending,
+        by: Dispatched | None,
         message: Output | Rejected,
         frames: tuple[Frame, ...],
         effects: list[Effect],
@@ -226,6 +228,7 @@ class RequestTable:
         assert query.flow is not None, f"nothing says how it goes on: {query.story()}"
         self.keep(piece, frames)
         flow = query.flow
+        flow.took(now_ns, piece, by, message if isinstance(message, Output) else None)
         more = flow.ended(piece) if isinstance(message, Output) else flow.missed(piece, message)
         query.pieces = [*query.pieces, *more] if more else query.pieces
         query_id = query.request_id

@@ -12,6 +12,8 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.effects import Accepted, Answer, Connection, Dispatched, Frame
 from mainspring.messages import ids
@@ -375,6 +377,8 @@ def answer(
         timing = kept(now_ns, *times)
     else:
         timing = computed(now_ns, *times, dispatch, output)
+    if request.flow is not None and (steps := request.flow.timing()):
+        timing = msgspec.structs.replace(timing, steps=steps)
     accepted = request.accepted
     signature = accepted.signature.at(accepted.sizes)
     specs, shape = signature.spec.outputs, signature.spec.client_shape

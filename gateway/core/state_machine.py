@@ -317,13 +317,14 @@ class GatewayCore:
         """Have a query go on, a piece of which has outputs or was rejected; answer it at its end."""
         query = piece.whole or piece
         try:
-            outputs = self._table.go_on(piece, message, frames, self._effects)
+            outputs = self._table.go_on(now_ns, piece, by, message, frames, self._effects)
         except QueryFailed as failed:
             self._withdraw(query)
             self._refuse(query, failed.reason, failed.detail, failed.earliest_finish_left_ns)
             return
         if outputs is not None:
-            self._answer(now_ns, query, by, message if isinstance(message, Output) else None, outputs)
+            last, output = (query.flow and query.flow.last) or (None, None)
+            self._answer(now_ns, query, last, output, outputs)
 
     def _answer(
         self, now_ns: int, request: Pending, by: Dispatched | None, message: Output | None, frames: Frames

@@ -13,18 +13,18 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mainspring.gateway.core.effects import Accepted, Frame
+from mainspring.gateway.core.effects import Accepted, Dispatched, Frame
 from mainspring.gateway.core.queries import QueryFailed, cut
-from mainspring.gateway.core.requests import Pending
+from mainspring.gateway.core.requests import Pending, instants
 from mainspring.gateway.core.validation import BadRequest, Signature, check_request
 from mainspring.gateway.graphs import lengths
 from mainspring.gateway.graphs.checking import Graph
 from mainspring.gateway.graphs.flow import Array, Begin, Flow, FlowError
 from mainspring.gateway.graphs.lengths import Expected, row_bytes
-from mainspring.messages.clients import InferRequest
+from mainspring.messages.clients import InferRequest, StepTiming
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import FOUND_BYTES, ModelSpec, TensorSpec
-from mainspring.messages.peers import Rejected, TensorHeader
+from mainspring.messages.peers import Output, Rejected, TensorHeader
 from mainspring.messages.queries import QueryStep
 
 
@@ -64,6 +64,12 @@ class GraphFlow:
         self.graph = graph.spec.name
         self._began: dict[int, int] = {}
         """Rows of each step that has begun."""
+        self.last: tuple[Dispatched, Output] | None = None
+        """What the last outputs came by."""
+        self._at_ns = request.arrived_ns
+        """Instant at which it last went on."""
+        self._times: dict[int, StepTiming] = {}
+        """Of each step that has begun, as far as it is known."""
         self._told: list[_Outlook] = []
         """What the controller was told."""
 
@@ -152,6 +158,37 @@ class GraphFlow:
             arrays.append(joined if order is None else joined[np.argsort(order)])
         return self._pieces(lambda: self._flow.ended(step, arrays))
 
+    def took(self, now_ns: int, piece: Pending, by: Dispatched | None, output: Output | None) -> None:
+        """Note when a piece ended and, if it has outputs, where its time went."""
+        self._at_ns, arrived_ns = now_ns, self._request.arrived_ns
+        begun = self._times[piece.step]
+        if by is None or output is None:
+            self._times[piece.step] = msgspec.structs.replace(begun, end_ns=now_ns - arrived_ns)
+            return
+        self.last = by, output
+        began_ns = arrived_ns + begun.begin_ns
+        sent_ns, _, begin_ns, end_ns = instants(now_ns, began_ns, by.at_ns, output)
+        self._times[piece.step] = msgspec.structs.replace(
+            begun,
+            end_ns=now_ns - arrived_ns,
+            queue_ns=sent_ns - began_ns,
+            execute_ns=end_ns - begin_ns,
+            batch_size=by.batch_size,
+            worker=by.worker,
+        )
+
+    def timing(self) -> tuple[StepTiming, ...]:
+        """Return where the time went, step by step, once no piece is without an end."""
+        none = [StepTiming(each.spec.name) for each in self._graph.steps]
+        found = [self._times.get(index, each) for index, each in enumerate(none)]
+        missing = self._flow.missing
+        return tuple(
+            [
+                msgspec.structs.replace(each, missing=True) if index in missing else each
+                for index, each in enumerate(found)
+            ]
+        )
+
     def outputs(self) -> tuple[Frame, ...]:
         """Return every output, once no piece is without an end; raise as `begin`."""
         try:
@@ -170,8 +207,11 @@ class GraphFlow:
         """Say whether the query goes on without a step."""
         return not self._graph.steps[step].spec.required or self._graph.spec.combine is not None
 
+    def _name(self, step: int) -> str:
+        return self._graph.steps[step].spec.name
+
     def _named(self, step: int, detail: str) -> str:
-        return f"step {self._graph.steps[step].spec.name!r}: {detail}"
+        return f"step {self._name(step)!r}: {detail}"
 
     def _pieces(self, go_on: Callable[[], list[Begin]]) -> list[Pending]:
         """Return the pieces of the steps that begin as the flow goes on."""
@@ -183,6 +223,8 @@ class GraphFlow:
         for each in begun:
             self._open[each.step] = self._of_step(each)
             self._began[each.step] = each.rows
+            begin_ns = self._at_ns - self._request.arrived_ns
+            self._times[each.step] = StepTiming(self._name(each.step), each.rows, begin_ns=begin_ns)
             found += self._open[each.step]
         return found
 

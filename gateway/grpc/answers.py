@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from mainspring.gateway.core.effects import Answer, Refuse
 from mainspring.gateway.grpc.messages import Message, ModelInferResponse, ModelStreamInferResponse
 from mainspring.gateway.grpc.wire import INFER_RESPONSE, RAW_OUTPUT_CONTENTS, field, paste
@@ -108,6 +110,10 @@ def _head(asked: Asked, timing: Timing) -> Message:
         parameters["deadline_ns_left"].int64_param = timing.left_ns
     if timing.cached:
         parameters["cached"].bool_param = True
+    if timing.steps:
+        parameters["steps"].string_param = msgspec.json.encode(timing.steps).decode()
+    if timing.missing:
+        parameters["missing"].string_param = msgspec.json.encode(timing.missing).decode()
     return head
 
 

@@ -348,6 +348,46 @@ def by_model(shown: Labelled) -> Iterator[str]:
     )
 
 
+def graph_steps(shown: Labelled) -> Iterator[str]:
+    """Yield what became of each step of each graph; nothing where no graph was asked for."""
+    steps = [
+        (f"{own},{labels(step=name)}", counts)
+        for own, series in shown
+        for name, counts in series.steps.items()
+    ]
+    yield from family(
+        "mainspring_graph_step_answers_total",
+        "counter",
+        "Answers of a graph by what became of a step: run, skipped (no row took part) or missing.",
+        [
+            (f'{own},outcome="{outcome}"', getattr(counts, outcome))
+            for own, counts in steps
+            for outcome in ("run", "skipped", "missing")
+        ],
+    )
+    yield from family(
+        "mainspring_graph_step_rows_total",
+        "counter",
+        "Rows that took part in a step.",
+        [(own, counts.rows) for own, counts in steps],
+    )
+    yield from family(
+        "mainspring_graph_step_seconds_total",
+        "counter",
+        "Time of a step that ran, from its begin until its outputs were at the gateway; of this, queue and "
+        "execution.",
+        [
+            (f'{own},part="{part}"', spent_ns / _SECONDS)
+            for own, counts in steps
+            for part, spent_ns in (
+                ("whole", counts.whole_ns),
+                ("queue", counts.queue_ns),
+                ("execution", counts.execution_ns),
+            )
+        ],
+    )
+
+
 def _by_reason(series: Series) -> list[tuple[Reason, int]]:
     """Return how many requests got each reason, those that none got included: from the first on it grows."""
     return [(reason, series.rejected[reason]) for reason in _REASONS]

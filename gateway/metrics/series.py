@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
+from mainspring.messages.clients import StepTiming
 from mainspring.messages.codes import Reason
 from mainspring.telemetry.histograms import LATENCY_BOUNDS_NS, SLACK_BOUNDS_NS, Histogram
 
@@ -90,6 +91,29 @@ CLIENTS_DOING = frozenset(
 """Reasons that lie with the client: such a request says nothing of whether deadlines are kept."""
 
 
+class StepCounts:
+    """Counters of one step of a graph, of answers."""
+
+    __slots__ = ("execution_ns", "missing", "queue_ns", "rows", "run", "skipped", "whole_ns")
+
+    def __init__(self) -> None:
+        self.run = self.skipped = self.missing = 0
+        self.rows = self.whole_ns = self.queue_ns = self.execution_ns = 0
+
+    def count(self, step: StepTiming) -> None:
+        """Count what a step came to in one answer."""
+        if step.missing:
+            self.missing += 1
+        elif not step.rows:
+            self.skipped += 1
+        else:
+            self.run += 1
+            self.rows += step.rows
+            self.whole_ns += step.end_ns - step.begin_ns
+            self.queue_ns += step.queue_ns
+            self.execution_ns += step.execute_ns
+
+
 class Series:
     """Counters that only grow."""
 
@@ -110,6 +134,7 @@ class Series:
         "rejected",
         "rows",
         "slack",
+        "steps",
         "with_slo",
     )
 
@@ -138,6 +163,8 @@ class Series:
         self.misses = self.miss_ns = 0
         """Requests that it could not answer, and the time of looking them up and of storing their outputs."""
         self.rejected: Counter[Reason] = Counter()
+        self.steps: dict[str, StepCounts] = {}
+        """Of a graph, by the step's name."""
 
     def answered(self, total_ns: int, left_ns: int | None) -> None:
         """Count a request that got outputs."""
@@ -149,6 +176,13 @@ class Series:
         self.with_slo += 1
         if left_ns >= 0:
             self.in_time += 1
+
+    def step(self, step: StepTiming) -> None:
+        """Count a step of an answer of a graph."""
+        counts = self.steps.get(step.name)
+        if counts is None:
+            counts = self.steps[step.name] = StepCounts()
+        counts.count(step)
 
     def missed(self, cache_ns: int) -> None:
         """Count a request that ended and that the prediction cache could not answer."""

@@ -29,6 +29,7 @@ from mainspring.gateway.metrics.families import (
     as_triton,
     by_model,
     cluster,
+    graph_steps,
     model_labels,
     sequences,
 )
@@ -106,6 +107,7 @@ class MetricsPage:
         yield from self._gateway(metrics is not None)
         shown = [(model_labels(key), series) for key, series in self._labels.shown()]
         yield from by_model(shown)
+        yield from graph_steps(shown)
         yield from self._sequences(shown)
         pending: Counter[str] = Counter()
         yield from self._count_pending(shown, pending)

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from mainspring.gateway.oip import datatypes
 from mainspring.gateway.oip.datatypes import Datatype, Unfit, datatype_of
 from mainspring.gateway.oip.steps import SLICE_VALUES
+from mainspring.messages.clients import StepTiming
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import slot_bytes
 
@@ -402,6 +403,10 @@ class ResponseParameters(msgspec.Struct, omit_defaults=True):
     """Time left when the outputs came; not there for best effort."""
     cached: bool = False
     """True if the outputs are those of an earlier request of equal inputs."""
+    steps: tuple[StepTiming, ...] = ()
+    """Steps of a graph."""
+    missing: tuple[str, ...] = ()
+    """Steps that the answer was made without."""
 
 
 class InferResponse(msgspec.Struct, omit_defaults=True):

@@ -76,6 +76,8 @@ def parameters_of(timing: Timing) -> ResponseParameters:
         timing.worker,
         timing.left_ns,
         timing.cached,
+        timing.steps,
+        timing.missing,
     )
 
 

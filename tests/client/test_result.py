@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -10,6 +11,7 @@ from mainspring import InferResult, Timing
 from mainspring.client.address import gateway_address
 from mainspring.client.catalog import Models
 from mainspring.client.deadlines import slo_nanoseconds
+from mainspring.messages.clients import StepTiming
 from tests.gateway.fakes import make_spec
 
 MS = 1_000_000
@@ -63,6 +65,16 @@ def test_times_in_milliseconds() -> None:
     timing = result().timing
     assert (timing.elapsed_ms, timing.total_ms, timing.queue_ms) == (12, 10, 2)
     assert (timing.execute_ms, timing.left_ms) == (5, 8)
+
+
+def test_a_graphs_steps_are_told() -> None:
+    steps = (
+        StepTiming("a", 2, begin_ns=0, end_ns=3_000_000, worker="w"),
+        StepTiming("b"),
+        StepTiming("c", 1, True),
+    )
+    text = repr(InferResult({}, msgspec.structs.replace(result().timing, steps=steps)))
+    assert "a: 3 ms for 2 rows on w, b: skipped, c: missing" in text
 
 
 def test_models_by_name_by_place_and_in_order() -> None:

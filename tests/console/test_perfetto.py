@@ -15,11 +15,19 @@ from typer.testing import CliRunner
 from mainspring.cli.main import build_app
 from mainspring.console.perfetto import TraceFile, Tracer
 from mainspring.messages.actions import Action, Infer, Load
-from mainspring.messages.events import ModelAdded, RequestArrived, WorkerJoined
+from mainspring.messages.events import (
+    ModelAdded,
+    QueryArrived,
+    RequestArrived,
+    RequestCancelled,
+    WorkerJoined,
+)
 from mainspring.messages.model import ModelSpec
+from mainspring.messages.queries import QueryStep
 from mainspring.telemetry.lifecycles import Lifecycles
 from mainspring.telemetry.log import read_log
 from mainspring.telemetry.runs import choose_run
+from tests.gateway.fakes import make_spec
 from tests.telemetry.recordings import record
 
 SECOND = 1_000_000_000
@@ -306,3 +314,25 @@ def test_options_that_go_together_with_nothing_are_refused(
     assert found.exit_code == 2
     assert complaint in found.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_query_of_a_graph_is_shown_whole_and_step_by_step(tmp_path: Path) -> None:
+    file = TraceFile(tmp_path / "trace.json", {})
+    tracer = Tracer(file)
+    tracer.begin(0)
+    steps = QueryStep("m", 4, name="find"), QueryStep("m", 2, after=(0,), name="read")
+    tracer.take(0, ModelAdded(make_spec("m")))
+    tracer.take(0, QueryArrived(20, None, steps, graph="text"))
+    tracer.take(0, RequestArrived(21, "m", 1, None, query=20))
+    tracer.take(5_000_000, RequestCancelled(21))
+    tracer.take(6_000_000, RequestArrived(22, "m", 1, None, query=20, step=1))
+    tracer.take(9_000_000, RequestCancelled(20))
+    tracer.finish()
+    file.close()
+    spans = [each for each in Trace(tmp_path / "trace.json").by_phase["b"] if each["cat"] != "window"]
+    assert [(each["name"], each["cat"]) for each in spans] == [
+        ("text.find, cancelled", "request"),
+        ("text.read, cancelled", "request"),
+        ("graph text", "query"),
+    ]
+    assert spans[2]["args"] == {"query": "20"}

@@ -280,6 +280,21 @@ def test_a_query_has_one_story_with_a_line_for_each_piece(view: View) -> None:
     ]
 
 
+def test_a_query_of_a_graph_has_a_line_for_each_step(view: View) -> None:
+    deadline_ns = START + 80 * MS
+    steps = QueryStep("m", 4, name="find"), QueryStep("m", 2, name="read")
+    view.take(START, QueryArrived(20, deadline_ns, steps, graph="text"))
+    view.take(START, RequestArrived(21, "m", 4, deadline_ns, query=20))
+    view.take(START, RequestArrived(22, "m", 2, deadline_ns, query=20, step=1))
+    view.take(START + MS, Reject(21, Reason.DEADLINE_PASSED, "late"))
+    story = request(view, "20")
+    assert story.summary.startswith("Graph 'text', 2 steps: 2 pieces with 6 rows")
+    texts = sorted(step.text for step in story.steps)
+    assert texts[0] == "step text.find (model m), request 21, 4 rows: rejected after 1.0 ms"
+    assert texts[1].startswith("step text.read (model m), request 22, 2 rows: waiting")
+    assert "step text.read of query 20" in request(view, "22").steps[0].text
+
+
 def test_a_query_that_is_refused_on_arrival_is_told_as_a_request(view: View) -> None:
     view.take(START, QueryArrived(20, START + 80 * MS, (QueryStep("m", 500),)))
     view.take(START, Reject(20, Reason.DEADLINE_UNREACHABLE, "piece 4 of 125", evidence=evidence(0)))

@@ -236,3 +236,43 @@ def test_nothing_is_told_of_a_graph_without_conditions() -> None:
         cluster.run(min(cluster.waiting))
     assert not cluster.known
     cluster.over()
+
+
+def test_an_answer_says_of_each_step_where_its_time_went() -> None:
+    cluster = chain("first.y > 5")
+    cluster.submit("g", image=np.array([1.0, 7.0]))
+    cluster.run(min(cluster.waiting))
+    cluster.run(min(cluster.waiting))
+    cluster.run(min(cluster.waiting))
+    [answer] = cluster.ended
+    assert isinstance(answer, Answer)
+    first, some, then = answer.timing.steps
+    assert (first.name, first.rows, first.begin_ns, first.end_ns, first.queue_ns) == (
+        "first",
+        2,
+        0,
+        2 * MS,
+        MS,
+    )
+    assert (first.batch_size, first.worker, first.execute_ns) == (2, "w", 1)
+    assert (some.rows, some.begin_ns) == (1, first.end_ns)
+    assert (then.rows, then.end_ns) == (1, 2 * MS)
+    assert answer.timing.missing == ()
+
+
+def test_an_answer_names_steps_that_were_skipped_and_steps_that_are_missing() -> None:
+    steps = (
+        StepSpec(name="always", model="up", inputs={"a": "image"}),
+        StepSpec(name="never", model="up", inputs={"a": "image"}, when="image > 5"),
+        StepSpec(name="soft", model="up", inputs={"a": "image"}, required=False),
+    )
+    spec = GraphSpec(name="g", inputs=("image",), steps=steps, outputs={"o": "always.y"})
+    cluster = Cluster(PLAIN, spec)
+    cluster.submit("g", image=np.array([1.0]))
+    soft = next(each for each, (_, step) in cluster.waiting.items() if step == 2)
+    cluster.reject(soft)
+    cluster.run(min(cluster.waiting))
+    [answer] = cluster.ended
+    assert isinstance(answer, Answer)
+    assert [(each.rows, each.missing) for each in answer.timing.steps] == [(1, False), (0, False), (1, True)]
+    assert answer.timing.missing == ("soft",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from tritonclient.grpc import InferResult, service_pb2
@@ -12,7 +13,7 @@ from mainspring.gateway.core.effects import Answer, Connection, Refuse
 from mainspring.gateway.grpc import answers, status
 from mainspring.gateway.oip.spans import Span
 from mainspring.gateway.oip.steps import Steps, whole
-from mainspring.messages.clients import Timing
+from mainspring.messages.clients import StepTiming, Timing
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import slot_bytes
 from mainspring.messages.peers import TensorHeader
@@ -114,6 +115,17 @@ def test_an_answer_from_the_cache_says_so() -> None:
         whole(answers.unary(ASKED, answer("int8", timing), nowhere))
     )
     assert parameters(response)["cached"] is True
+
+
+def test_an_answer_of_a_graph_lists_its_steps() -> None:
+    steps = StepTiming("find", 1, end_ns=3, worker="w"), StepTiming("read", missing=True)
+    timing = msgspec.structs.replace(TIMING, steps=steps)
+    response = service_pb2.ModelInferResponse.FromString(
+        whole(answers.unary(ASKED, answer("int8", timing), nowhere))
+    )
+    said = parameters(response)
+    assert msgspec.json.decode(said["steps"], type=tuple[StepTiming, ...]) == steps
+    assert said["missing"] == '["read"]'
 
 
 def test_an_output_is_classified_on_request() -> None:

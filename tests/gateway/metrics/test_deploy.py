@@ -231,7 +231,10 @@ def test_the_documentation_has_a_line_for_every_metric_and_for_no_other() -> Non
         wait_until(lambda: refused_on_arrival(client))
         told = re.findall(r"^# TYPE (\S+) ", page(addresses.metrics), re.MULTILINE)
     assert len(set(told)) == len(told), "a family stands there once"
-    # An emulated device has no monitor, its model no sequences, the cluster one controller, no provider.
+    # An emulated device has no monitor, its model no sequences, the cluster one controller, no graph and no
+    # provider.
     shards = {"mainspring_shard_up", "mainspring_shard_map_version"}
     scaled = {f"mainspring_workers_{name}" for name in ("wanted", "running", "leaving", "fault")}
-    assert {*told, *READINGS, "mainspring_model_sequence_events_total", *shards, *scaled} == documented()
+    graphs = {f"mainspring_graph_step_{name}_total" for name in ("answers", "rows", "seconds")}
+    others = {*shards, *scaled, *graphs}
+    assert {*told, *READINGS, "mainspring_model_sequence_events_total", *others} == documented()

@@ -8,11 +8,13 @@ from mainspring.gateway.metrics.families import (
     as_triton,
     by_model,
     cluster,
+    graph_steps,
     model_labels,
     outcomes,
     sequences,
 )
 from mainspring.gateway.metrics.series import Series
+from mainspring.messages.clients import StepTiming
 from mainspring.messages.codes import Reason
 from mainspring.messages.metrics import ClusterMetrics, HistogramCounts, ModelActions, Reading, WorkerActions
 from mainspring.messages.scaling import KindStatus
@@ -82,6 +84,33 @@ def test_what_became_of_sequences_by_model() -> None:
     }
     assert events == {"begun": 5, "ended": 2, "idle": 1, "dropped": 0, "unknown": 7}
     assert not parsed("".join(sequences({}))), "without sequences nothing is said of them"
+
+
+def test_what_became_of_each_step_of_a_graph() -> None:
+    series = Series()
+    series.step(StepTiming("find", 3, begin_ns=0, end_ns=4 * MS, queue_ns=MS, execute_ns=2 * MS))
+    for step in (
+        StepTiming("find", 1, begin_ns=MS, end_ns=2 * MS),
+        StepTiming("read"),
+        StepTiming("s", 1, True),
+    ):
+        series.step(step)
+    found = parsed("".join(graph_steps([(model_labels("1 g"), series)])))
+    answers = {
+        (dict(own)["step"], dict(own)["outcome"])
+        for own, value in found["mainspring_graph_step_answers_total"].items()
+        if value
+    }
+    assert answers == {("find", "run"), ("read", "skipped"), ("s", "missing")}
+    find = (("model", "g"), ("step", "find"), ("version", "1"))
+    assert found["mainspring_graph_step_rows_total"][find] == 4
+    parts = {
+        dict(own)["part"]: value
+        for own, value in found["mainspring_graph_step_seconds_total"].items()
+        if dict(own)["step"] == "find"
+    }
+    assert parts == {"whole": 0.005, "queue": 0.001, "execution": 0.002}
+    assert not parsed("".join(graph_steps(counted()))), "without graphs nothing is said of them"
 
 
 def test_outcomes_are_all_that_ended() -> None:

@@ -21,6 +21,7 @@ from mainspring.gateway.oip.model_config import model_config
 from mainspring.gateway.oip.request import BINARY, JSON, Form, Wanted
 from mainspring.gateway.oip.response import Body, parameters_of, render
 from mainspring.gateway.oip.steps import SLICE_VALUES, whole
+from mainspring.messages.clients import StepTiming
 from mainspring.messages.model import TensorSpec
 from mainspring.messages.peers import TensorHeader
 from tests.gateway.oip.models import TIMING, answer_of, arrays, equal, rendered, signature
@@ -92,6 +93,12 @@ def test_the_rest_of_a_response() -> None:
     }
     best_effort = parameters_of(msgspec.structs.replace(TIMING, left_ns=None))
     assert b"deadline_ns_left" not in msgspec.json.encode(best_effort)
+    steps = StepTiming("find", 1, end_ns=3, worker="w"), StepTiming("read", missing=True)
+    graph = msgspec.json.encode(parameters_of(msgspec.structs.replace(TIMING, steps=steps)))
+    assert graph.endswith(
+        b'"steps":[{"name":"find","rows":1,"end_ns":3,"worker":"w"},{"name":"read","missing":true}],'
+        b'"missing":["read"]}'
+    )
 
 
 @given(arrays(), st.integers(1, 5))
