@@ -33,6 +33,9 @@ class QueryStep(msgspec.Struct, frozen=True, omit_defaults=True):
     """False if a condition decides whether the step has any rows."""
     name: str = ""
     """Its graph's name for it."""
+    share: float = 1.0
+    """Rows that it has for each row of a request, in the mean of earlier queries of the graph: InferLine's scale
+    factor."""
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):

@@ -21,6 +21,7 @@ from mainspring.cluster.status import impossible
 from mainspring.messages.actions import Ranked, Reject, RejectEvidence
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import QueryArrived, RequestArrived
+from mainspring.messages.queries import QueryStep
 from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.load_queue import MissedModels
 from mainspring.scheduler.overload import work_of
@@ -55,6 +56,8 @@ class Queries:
         self._missed = missed
         self._slack = state.config.query_slack
         self._hop_ns = float(FIRST_HOP_NS)
+        self._ahead: dict[str, float] = {}
+        """Rows under a condition that are to be expected for each model, since it was last asked for."""
         state.cluster.stepped = []
 
     def arrived(self, now_ns: int, event: QueryArrived, change: Change) -> None:
@@ -68,8 +71,19 @@ class Queries:
             return
         for step in event.steps:
             model = self._model(step.model, step.sizes)
-            if step.after and step.certain and model is not None and not model.usable:
+            if step.after and model is not None and not model.usable and self._comes(step):
                 self._missed.want(model)
+
+    def _comes(self, step: QueryStep) -> bool:
+        """Say whether a step is to be expected: of one under a condition, once it has a row in the mean.
+
+        Its model is loaded for the demand upstream times its share (InferLine, section 4).
+        """
+        if step.certain:
+            return True
+        rows = self._ahead.get(step.model, 0.0) + step.share * step.rows
+        self._ahead[step.model] = 0.0 if rows >= 1.0 else rows
+        return rows >= 1.0
 
     def took(self, now_ns: int, event: RequestArrived, change: Change) -> bool:
         """Queue a piece of an admitted query; return False if it is of none that is known.

@@ -1,4 +1,7 @@
-"""Rows of unlike length: which of a step's run together, and which sizes a step is expected to have. Pure."""
+"""Rows of unlike length: which of a step's run together; which sizes and rows a step is expected to have.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +43,16 @@ def cut(signature: Signature, arrays: Sequence[Array], longest: int) -> list[Arr
 
 
 class Expected:
-    """Sizes of the steps of a graph that have not begun, from those that they had for earlier requests.
+    """Sizes and rows of the steps of a graph that have not begun, from those of earlier requests.
 
-    They are taken to grow with the bytes of a request's rows: a longer text has more tokens.
+    Sizes are taken to grow with the bytes of a request's rows: a longer text has more tokens.
     """
 
     def __init__(self, models: Sequence[Signature]) -> None:
         self._symbols = [model.spec.symbols for model in models]
         self._per_byte: dict[int, list[float]] = {}
+        self.shares: dict[int, float] = {}
+        """Rows of a step for each row of a request, in the mean, of each step that was decided."""
 
     def sizes(self, step: int, row_bytes: float) -> tuple[int, ...]:
         """Return the size of each symbol of a step's model; the least ones until it has run."""
@@ -63,6 +68,11 @@ class Expected:
         for symbol, size in zip(self._symbols[step], sizes, strict=True):
             found.append(symbol.ceilings[min(bisect_left(symbol.ceilings, size), len(symbol.ceilings) - 1)])
         return tuple(found)
+
+    def decided(self, step: int, rows: int, of: int) -> None:
+        """Note that a step begins with so many rows, 0 if it falls away, for a request with ``of`` rows."""
+        former = self.shares.setdefault(step, rows / of)
+        self.shares[step] = former + _WEIGHT * (rows / of - former)
 
     def learn(self, step: int, row_bytes: float, sizes: Sequence[float]) -> None:
         """Note the mean sizes that a step has begun with."""

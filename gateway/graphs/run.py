@@ -70,6 +70,8 @@ class GraphFlow:
         """Instant at which it last went on."""
         self._times: dict[int, StepTiming] = {}
         """Of each step that has begun, as far as it is known."""
+        self._fallen: set[int] = set()
+        """The steps that no row takes part in, as far as `Expected` knows."""
         self._told: list[_Outlook] = []
         """What the controller was told."""
 
@@ -90,6 +92,7 @@ class GraphFlow:
                     required=not self._may_miss(index),
                     certain=expected.certain,
                     name=step.spec.name,
+                    share=round(self._expected.shares.get(index, 1.0), 3),
                 )
             )
         return tuple(found)
@@ -116,7 +119,12 @@ class GraphFlow:
             before = [found[each] for each in step.after]
             alike = [found[at].rows for at in step.after if self._graph.steps[at].rows_of == step.rows_of]
             certain = step.condition is None and all(each.certain for each in before)
-            found.append(_Outlook(min([self._request.accepted.rows, *alike]), certain))
+            rows = min([self._request.accepted.rows, *alike])
+            if step.condition is not None or not alike:
+                # It takes part of the rows, or has rows of its own.
+                share = self._expected.shares.get(index, 1.0)
+                rows = max(1, round(share * self._request.accepted.rows))
+            found.append(_Outlook(rows, certain))
         return found
 
     def begin(self) -> list[Pending]:
@@ -226,7 +234,16 @@ class GraphFlow:
             begin_ns = self._at_ns - self._request.arrived_ns
             self._times[each.step] = StepTiming(self._name(each.step), each.rows, begin_ns=begin_ns)
             found += self._open[each.step]
+        if not self._graph.settled:
+            self._learn([each.step for each in begun])
         return found
+
+    def _learn(self, begun: Sequence[int]) -> None:
+        """Note how many rows those steps have that were decided just now."""
+        fallen = [each for each in self._flow.skipped if each not in self._fallen]
+        self._fallen.update(fallen)
+        for step in (*begun, *fallen):
+            self._expected.decided(step, self._began.get(step, 0), self._request.accepted.rows)
 
     def _of_step(self, begin: Begin) -> list[Pending]:
         """Return the pieces of one step: its rows, in batches that its model takes."""

@@ -46,6 +46,8 @@ class Graphs:
         self._most_rows = max(1, most_rows)
         self._known: dict[str, Signature | str] = {}
         """The signature of each that was asked for since models changed, or why it has none."""
+        self._expected: dict[str, Expected] = {}
+        """What was learnt of each, whose shares outlive a change of models."""
 
     def put(self, name: str, spec: GraphSpec | None) -> None:
         """Take requests for a graph from now on; None: no more."""
@@ -54,6 +56,7 @@ class Graphs:
             self.specs[name] = spec
         self.shards.pop(name, None)
         self._known.pop(name, None)
+        self._expected.pop(name, None)
 
     def models_changed(self) -> None:
         """Look again at what each graph is."""
@@ -65,6 +68,7 @@ class Graphs:
         if known is None:
             try:
                 known, shard = self._checked(self.specs[name])
+                self._expected[name] = known.graph.expected
                 self.shards.pop(name, None)
                 if shard:
                     self.shards[name] = shard
@@ -106,7 +110,10 @@ class Graphs:
         if len(shards) > 1:
             where = " and ".join(f"{name!r} in shard {shard}" for shard, name in sorted(shards.items()))
             raise GraphError(f"its models are in several shards, {where}: move them to one")
-        return _signature(ServedGraph(graph, models, Expected(models)), self._most_rows), next(iter(shards))
+        expected = Expected(models)
+        if spec.name in self._expected and self.specs.get(spec.name) is spec:
+            expected.shares = self._expected[spec.name].shares
+        return _signature(ServedGraph(graph, models, expected), self._most_rows), next(iter(shards))
 
     def using(self, model: str) -> list[str]:
         """Return the graphs with a step of a model, by the name that clients call it."""

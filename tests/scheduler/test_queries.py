@@ -280,6 +280,14 @@ def test_a_later_steps_model_is_loaded_ahead() -> None:
     assert [type(each).__name__ for each in commands] == ["Load"]
 
 
+def test_a_model_under_a_condition_is_loaded_ahead_once_a_row_is_to_be_expected() -> None:
+    hand = Hand(spec("m"), spec("n"))
+    hand.warm("m")
+    steps = QueryStep("m", 1), QueryStep("n", 1, after=(0,), certain=False, share=0.4)
+    came = [hand.feed(100 + index, QueryArrived(QUERY + index, None, steps)) for index in range(3)]
+    assert [[type(each).__name__ for each in commands] for commands in came] == [[], [], ["Load"]]
+
+
 def test_a_soft_step_falls_away_alone() -> None:
     steps = (QueryStep("m", 4), QueryStep("n", 4, required=False))
     hand = two("latest")

@@ -276,3 +276,34 @@ def test_an_answer_names_steps_that_were_skipped_and_steps_that_are_missing() ->
     assert isinstance(answer, Answer)
     assert [(each.rows, each.missing) for each in answer.timing.steps] == [(1, False), (0, False), (1, True)]
     assert answer.timing.missing == ("soft",)
+
+
+def test_the_share_of_rows_that_a_step_has_is_learnt_and_told() -> None:
+    cluster = chain("first.y > 5")
+    shares = []
+    for value in (1.0, 1.0, 9.0):
+        cluster.submit("g", image=np.array([value] * 2))
+        assert cluster.query is not None
+        shares.append(cluster.query.steps[1].share)
+        while cluster.waiting:
+            cluster.run(min(cluster.waiting))
+    assert shares == [1.0, 0.0, 0.0]
+    cluster.submit("g", image=np.array([9.0] * 32))
+    assert cluster.query is not None
+    some = cluster.query.steps[1]
+    assert (some.share, some.rows, some.certain) == (0.062, 2, False)
+
+
+def test_shares_outlive_a_change_of_models() -> None:
+    cluster = chain("first.y > 5")
+    cluster.submit("g", image=np.array([1.0]))
+    cluster.run(min(cluster.waiting))
+    cluster.catalog.model_up(msgspec.structs.replace(PLAIN["up"], name="another"))
+    cluster.submit("g", image=np.array([1.0]))
+    assert cluster.query is not None
+    assert cluster.query.steps[1].share == 0.0
+    cluster.catalog.set_graph("g", msgspec.structs.replace(cluster.catalog.graphs.specs["g"], slo_ms=5.0))
+    cluster.core.cancel(ALICE, 1)
+    cluster.take()
+    cluster.submit("g", image=np.array([1.0]))
+    assert cluster.query.steps[1].share == 1.0, "it is another graph"
