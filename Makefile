@@ -89,7 +89,7 @@ wheel: $(SERVES) ## Write into dist/ a wheel for this Python and platform, compi
 	$(BIN)/python setup.py --quiet sdist bdist_wheel
 
 # The simulator, which it does not use, and the path would take as long to compile again, each.
-demo: $(SERVES) ## Serve 24 models under deadlines for two minutes and report
+demo: $(SERVES) $(if $(findstring --graphs,$(ARGS)),$(STAMP)) ## Serve 24 models under deadlines for two minutes and report
 	@$(BIN)/python setup.py native core --quiet
 	$(BIN)/mainspring demo $(if $(TRACE),--trace '$(TRACE)') $(ARGS)
 

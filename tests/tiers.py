@@ -22,6 +22,7 @@ TIER_OF = {
     "cli/balancing": "unit",
     "cli/configuration": "unit",
     "cli/configuration/test_config": "cluster",
+    "cli/graph_demo/test_models": "unit",
     "cli/test_demonstration": "unit",
     "cli/documents/test_site": "codegen",
     "cli/views": "unit",

@@ -21,17 +21,26 @@ def demo(
     kill_worker_at: Annotated[
         str | None, typer.Option(help="Kill the worker this long after the start.")
     ] = None,
+    graphs: Annotated[
+        bool, typer.Option("--graphs", help="Serve graphs of real models, beside a client that calls step after step.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compile a small zoo, serve it, replay an Azure-like mix with deadlines, and report.
 
-    The exit code is 1 if a request was left without an answer.
+    The exit code is 1 if a request was left without an answer. With --graphs two graphs are served instead: one
+    reads the text of pages, with models out of a package of PyPI, and one is a cascade that reads digits.
     """
     import msgspec
     from rich.console import Console
 
     from mainspring.cli.demonstration import DemoOptions, run_demo
 
+    if graphs:
+        if trace is not None or store is not None or kill_worker_at is not None:
+            raise typer.BadParameter("--trace, --store and --kill-worker-at are not for --graphs")
+        _demo_graphs(seconds(duration, "--duration", least_s=1), load, output, seed, as_json=as_json)
+        return
     options = DemoOptions(
         duration_s=seconds(duration, "--duration", least_s=1),
         load=load,
@@ -51,3 +60,19 @@ def demo(
         console.print(f"{output / 'summary.json'}  {output / 'report.png'}", highlight=False)
     if not report.all_answered:
         raise typer.Exit(1)
+
+
+def _demo_graphs(duration_s: float, load: float, output: Path, seed: int, *, as_json: bool) -> None:
+    import msgspec
+    from rich.console import Console
+
+    from mainspring.cli.graph_demo.demonstration import GraphDemoOptions, run_graph_demo
+
+    options = GraphDemoOptions(duration_s=duration_s, load=load, output=output, seed=seed)
+    report = run_graph_demo(options, Console(stderr=as_json))
+    if as_json:
+        typer.echo(msgspec.json.encode(report).decode())
+    else:
+        console = Console()
+        console.print(report.table())
+        console.print(f"{output / 'graphs.json'}", highlight=False)
