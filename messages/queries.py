@@ -34,8 +34,8 @@ class QueryStep(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str = ""
     """Its graph's name for it."""
     share: float = 1.0
-    """Rows that it has for each row of a request, in the mean of earlier queries of the graph: InferLine's scale
-    factor."""
+    """Rows that it has for each row of a request, in the mean of the graph's earlier queries: InferLine's
+    scale factor."""
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
