@@ -68,7 +68,7 @@ class _Note:
         self.cached = request.digest is not None
         """True if the prediction cache was asked for it, which took ``cache_ns``."""
         self.cache_ns = request.cache_ns
-        self.steps = () if request.flow is None or reason is not None else request.flow.timing()
+        self.steps = () if request.flow is None or dispatch is None else request.flow.timing()
         """Steps of a graph."""
 
 

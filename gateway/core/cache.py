@@ -152,7 +152,8 @@ class PredictionCache:
     # --- one request ---
 
     def digest(self, accepted: Accepted, frames: Sequence[Any]) -> bytes | None:
-        """Return what a request is found by, None if its model's outputs are not kept.
+        """Return what a request is found by, None if its model's outputs are not kept, as those of a graph
+        are not whose shapes are known only after a run.
 
         ``frames`` hold the inputs' bytes, in the order in which the client sent them.
         """
@@ -160,7 +161,8 @@ class PredictionCache:
         if known is None or known.signature is not accepted.signature:
             if accepted.model in self._off:
                 return None
-            if not self.is_on(_public_name(accepted.signature)):
+            shapeless = accepted.signature.graph is not None and accepted.signature.varies
+            if shapeless or not self.is_on(_public_name(accepted.signature)):
                 self._off[accepted.model] = None
                 return None
             known = self._learn(accepted.model, accepted.signature)
@@ -274,5 +276,10 @@ def _public_name(signature: Signature) -> str:
 
 
 def _identity(signature: Signature) -> bytes:
+    """Return what the outputs depend on beside the inputs: of a graph what it says, and each step's model."""
     spec = signature.spec
-    return encode(_Identity(spec.name, spec.weights_hash, spec.executable, spec.inputs, spec.outputs))
+    own = encode(_Identity(spec.name, spec.weights_hash, spec.executable, spec.inputs, spec.outputs))
+    if signature.graph is None:
+        return own
+    graph, models = signature.graph.graph.spec, signature.graph.models
+    return b"".join([own, encode(graph), *[_identity(model) for model in models]])

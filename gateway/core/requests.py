@@ -377,7 +377,7 @@ def answer(
         timing = kept(now_ns, *times)
     else:
         timing = computed(now_ns, *times, dispatch, output)
-    if request.flow is not None and (steps := request.flow.timing()):
+    if dispatch is not None and request.flow is not None and (steps := request.flow.timing()):
         timing = msgspec.structs.replace(timing, steps=steps)
     accepted = request.accepted
     signature = accepted.signature.at(accepted.sizes)

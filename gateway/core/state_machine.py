@@ -339,6 +339,7 @@ class GatewayCore:
         for each in waiting:
             if each is not request:
                 self._withdraw(each)
+                each.flow = request.flow
             self._remove(each)
             self.counts["answered"] += 1
             self._effects.append(answer(now_ns, each, by, message, frames))

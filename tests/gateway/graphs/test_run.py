@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.core.cache import PredictionCache
 from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.core.effects import Answer, Arrive, Effect, Push, Refuse, Withdraw
 from mainspring.gateway.core.state_machine import GatewayCore
@@ -36,7 +37,9 @@ class Cluster:
             self.catalog.model_up(msgspec.structs.replace(each, batch_sizes=(1, 2)))
         for spec in specs:
             self.catalog.set_graph(spec.name, spec)
-        self.core = GatewayCore(GatewayConfig(), self.catalog.signatures)
+        self.cache = PredictionCache(1 << 20)
+        self.core = GatewayCore(GatewayConfig(), self.catalog.signatures, self.cache)
+        self.keys = 0
         self.core.controller_welcomed(0, 5)
         self.waiting: dict[int, tuple[str, int]] = {}
         """Model and step of each piece that the controller has, by id."""
@@ -54,7 +57,9 @@ class Cluster:
         frames = [each.tobytes() for each in arrays.values()]
         asked = InferRequest(1, name, headers, 50 * MS)
         accepted = check_request(asked, [*map(len, frames)], self.catalog.resolve, 10**12)
-        self.core.submit(0, ALICE, 1, accepted, list(frames))
+        digest = self.cache.digest(accepted, frames) if self.cache.used else None
+        self.keys += 1
+        self.core.submit(0, ALICE, self.keys, accepted, list(frames), digest)
         self.take()
 
     def take(self) -> None:
@@ -307,3 +312,41 @@ def test_shares_outlive_a_change_of_models() -> None:
     cluster.take()
     cluster.submit("g", image=np.array([1.0]))
     assert cluster.query.steps[1].share == 1.0, "it is another graph"
+
+
+def test_answers_are_kept_until_a_model_or_the_graph_is_another() -> None:
+    cluster = chain("")
+    cluster.cache.switch("g", True)
+    spec = cluster.catalog.graphs.specs["g"]
+
+    def runs() -> int:
+        """Have the same request come, and return how many pieces of it run."""
+        before = cluster.actions
+        cluster.submit("g", image=np.array([1.0]))
+        while cluster.waiting:
+            cluster.run(min(cluster.waiting))
+        answer = cluster.ended[-1]
+        assert isinstance(answer, Answer)
+        assert np.frombuffer(answer.frames[0]).tolist() == [4.0]  # type: ignore[call-overload]
+        assert answer.timing.cached is (cluster.actions == before)
+        assert bool(answer.timing.steps) is not answer.timing.cached
+        return cluster.actions - before
+
+    assert [runs(), runs()] == [3, 0]
+    cluster.catalog.model_up(msgspec.structs.replace(PLAIN["up"], weights_hash="other", batch_sizes=(1, 2)))
+    assert [runs(), runs()] == [3, 0], "a step's model has other weights"
+    cluster.catalog.set_graph("g", msgspec.structs.replace(spec, outputs={"o": "then.y"}))
+    assert [runs(), runs()] == [3, 0], "it is another graph"
+    cluster.cache.validate()
+
+
+def test_equal_requests_share_one_run() -> None:
+    cluster = chain("")
+    cluster.cache.switch("g", True)
+    cluster.submit("g", image=np.array([1.0]))
+    cluster.submit("g", image=np.array([1.0]))
+    while cluster.waiting:
+        cluster.run(min(cluster.waiting))
+    assert cluster.actions == 3
+    assert [len(each.timing.steps) for each in cluster.ended if isinstance(each, Answer)] == [3, 3]
+    cluster.over()
