@@ -1,9 +1,9 @@
 """Time that a graph takes between two of its steps, one request at a time.
 
 Chains of steps of one emulated model, of known execution time, are asked for in turns. What a chain takes
-less the executions of its steps grows by a hop with each step: the slope. A hop is the way from the end of one
-EXEC over the gateway and the controller to the begin of the next: outputs, the next arrival, its admission and
-dispatch, inputs. ``python -m mainspring.experiments.bench.hop``.
+less the executions of its steps grows by a hop with each step: the slope. A hop is the way from the end of
+one EXEC over the gateway and the controller to the begin of the next: outputs, the next arrival, its
+admission and dispatch, inputs. ``python -m mainspring.experiments.bench.hop``.
 """
 
 from __future__ import annotations
