@@ -7,7 +7,6 @@ keep the gateway from serving; while it is away, callers are told so. Runs in th
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 from time import monotonic_ns
 from typing import Any
@@ -45,8 +44,6 @@ from mainspring.transport.handshake import Identity
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
 from mainspring.transport.loop import ready
-
-log = logging.getLogger("mainspring.gateway")
 
 TOLD_NS = 2_000_000_000
 """Nanoseconds that the controller's word of a change may take after the repository's."""
@@ -171,16 +168,37 @@ class ModelRepository:
     async def unload(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
         """Stop serving a model; return once no request for it is taken.
 
-        Raises `RepositoryError` for an unknown parameter, and with the repository's reason.
+        With the parameter ``unload_dependents`` the ensembles with a step of it are unloaded too, before it,
+        and behind an ensemble its steps' models that no other graph needs. Raises `RepositoryError` for an
+        unknown parameter, for a model that a graph needs, and with the repository's reason.
         """
+        graphs, dependents = self._catalog.graphs, bool((parameters or {}).get(_UNLOAD_DEPENDENTS))
+        using, steps = graphs.using(name), graphs.models_of(name)
         for parameter in parameters or {}:
             if parameter != _UNLOAD_DEPENDENTS:
                 raise RepositoryError(
                     Reason.BAD_INPUT, f"there is no parameter {shorten(parameter)} of unloading"
                 )
-            if (parameters or {})[parameter]:
-                log.warning("%s is ignored: no model depends on another", _UNLOAD_DEPENDENTS)
+        if using and not dependents and not self._catalog.triton:
+            raise RepositoryError(
+                Reason.BAD_INPUT,
+                f"graph {using[0]!r} has a step of model {name!r}: unload both with {_UNLOAD_DEPENDENTS}, or "
+                "the graph first",
+            )
+        for graph in using if dependents else ():
+            await self._unload_if_there(graph)
         await self._change(name, UnloadModel(name))
+        for model in steps if dependents else ():
+            if not [each for each in graphs.using(model) if each != name]:
+                await self._unload_if_there(model)
+
+    async def _unload_if_there(self, name: str) -> None:
+        """Unload what may be none of the repository's, or unloaded already."""
+        try:
+            await self._change(name, UnloadModel(name))
+        except RepositoryError as error:
+            if error.reason is not Reason.UNKNOWN_MODEL:
+                raise
 
     async def _change(self, name: str, question: Question, parts: Sequence[Any] = ()) -> None:
         reply = await self._ask(question, None, parts)

@@ -115,6 +115,11 @@ class Graphs:
             expected.shares = self._expected[spec.name].shares
         return _signature(ServedGraph(graph, models, expected), self._most_rows), next(iter(shards))
 
+    def models_of(self, name: str) -> list[str]:
+        """Return the models of a graph's steps, by the names that clients call them; none of another."""
+        spec = self.specs.get(name)
+        return [] if spec is None else list(dict.fromkeys(_version_of(step.model)[0] for step in spec.steps))
+
     def using(self, model: str) -> list[str]:
         """Return the graphs with a step of a model, by the name that clients call it."""
         return [

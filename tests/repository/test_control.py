@@ -22,6 +22,7 @@ from mainspring.gateway.memory import Budget
 from mainspring.gateway.oip.datatypes import Withheld
 from mainspring.gateway.repository import ModelRepository, RepositoryError, index_of, repository_of
 from mainspring.messages.codes import Reason
+from mainspring.messages.graphs import GraphSpec, StepSpec
 from mainspring.messages.repository import (
     MAX_LOAD_BYTES,
     MAX_MESSAGE_BYTES,
@@ -35,6 +36,7 @@ from mainspring.messages.repository import (
     NotChanged,
     Question,
     Reply,
+    UnloadModel,
 )
 from mainspring.messages.served import ServedModel, Standing
 from mainspring.repository.requests import MAX_QUESTIONS, OFF, Control
@@ -134,6 +136,40 @@ def test_what_can_not_be_loaded_is_said_in_tritons_words_if_so_configured() -> N
         await repository.unload("other")
 
     using(steps)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [("fast", ["cascade", "vote", "fast"]), ("cascade", ["cascade", "slow"]), ("slow", ["cascade", "slow"])],
+)
+def test_what_depends_on_one_another_is_unloaded_together_if_asked(name: str, asked: list[str]) -> None:
+    unloaded: list[str] = []
+
+    async def unload(question: Question, _parts: Sequence[object]) -> Reply:
+        assert isinstance(question, UnloadModel)
+        unloaded.append(question.name)
+        # It is of a client, and not of the repository.
+        return NotChanged(Reason.UNKNOWN_MODEL, "no") if question.name == "vote" else Changed({})
+
+    async def run() -> None:
+        control, catalog = Control(unload, f"unix://{tempfile.mkdtemp()}/repository.sock"), Catalog()
+        for graph, models in (("cascade", ["fast", "slow:2"]), ("vote", ["fast"])):
+            steps = [StepSpec(name=f"s{at}", model=each, inputs={}) for at, each in enumerate(models)]
+            spec = GraphSpec(name=graph, inputs=(), steps=tuple(steps), outputs={"o": "s0.o"})
+            catalog.set_graph(graph, spec)
+        running = asyncio.create_task(control.run())
+        repository = ModelRepository(GatewayConfig(repository_address=control.address), catalog)
+        try:
+            if name != "cascade":
+                with pytest.raises(RepositoryError, match="graph 'cascade' has a step of model"):
+                    await repository.unload(name)
+                assert not unloaded
+            await repository.unload(name, {"unload_dependents": True})
+        finally:
+            await stop(running)
+
+    asyncio.run(run())
+    assert unloaded == asked
 
 
 def test_a_load_returns_once_this_gateway_knows_of_it() -> None:
