@@ -108,9 +108,8 @@ def duration_nanoseconds(given: object, name: str) -> int | None:
     if isinstance(given, timedelta):
         return _in_nanoseconds(given / timedelta(milliseconds=1))
     if not isinstance(given, str):
-        raise TypeError(
-            f"{name} is {kind_of(given)}; pass text with a unit such as '100ms', or slo_ms={given!r}"
-        )
+        number = f", or slo_ms={given!r}" if name == "slo" else ""
+        raise TypeError(f"{name} is {kind_of(given)}; pass text with a unit such as '100ms'{number}")
     try:
         return parse_duration_ns(given)
     except BadDuration as error:

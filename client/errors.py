@@ -217,7 +217,9 @@ ERROR_OF_REASON: dict[Reason, type[MainspringError]] = {
 
 
 def kind_of(value: object) -> str:
-    """Return what a value of a wrong type is, for a message: ``an int``, ``a str``."""
+    """Return what a value of a wrong type is, for a message: ``an int``, ``a str``, ``None``."""
+    if value is None:
+        return "None"
     name = type(value).__name__
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 

@@ -45,7 +45,7 @@ def status(
     if found.shards:
         console.print(_shards(found))
         console.print()
-    console.print(_workers(found) if found.workers else "no worker has joined: start one")
+    console.print(_workers(found) if found.workers else "no worker is connected: start one")
     for kind in found.kinds:
         console.print(scale.line(kind), soft_wrap=True)
     for shard in found.shards:

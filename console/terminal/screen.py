@@ -212,7 +212,7 @@ class Screen:
     def _memory(self, view: View, width: int, _height: int) -> list[Text]:
         names = sorted([each.name for each in cluster(view, recent=0).workers], key=in_order)
         if not names:
-            return [Text(cut("no worker has joined", width))]
+            return [Text(cut("no worker is connected", width))]
         self._worker %= len(names)
         try:
             found = memory(view, names[self._worker])

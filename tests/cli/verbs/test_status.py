@@ -81,7 +81,7 @@ def test_it_shows_counters_with_what_to_do() -> None:
         assert shown["policy"] == "clockwork"
         assert shown["dropped_messages"] == {"odd": 1, "bad_messages_from_controller": 1}
         output = " ".join(run("--address", address).stdout.split())
-        assert "no worker has joined" in output
+        assert "no worker is connected" in output
         assert "bad_messages_from_controller 1 invalid messages from the controller; install" in output
 
 
