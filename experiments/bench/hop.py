@@ -8,6 +8,7 @@ admission and dispatch, inputs. ``python -m mainspring.experiments.bench.hop``.
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -17,8 +18,10 @@ import msgspec
 import numpy as np
 import typer
 
+from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.client.client import Client
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
+from mainspring.experiments.bench.usage import usage_of, usage_of_all
 from mainspring.messages.graphs import GraphSpec, StepSpec
 from tests.emulated_cluster import cluster_of, write_profile
 
@@ -30,6 +33,9 @@ TARGET_MS, TARGET_KB = 0.6, 4.0
 SLO_MS = 1_000.0
 
 
+Tensor = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+
+
 class Samples(msgspec.Struct):
     """What chains of one length took less the executions of their steps, in milliseconds."""
 
@@ -37,6 +43,10 @@ class Samples(msgspec.Struct):
     """From call to result."""
     gateway: list[float] = []
     """From arrival at the gateway to the outputs there."""
+    alone: list[float] = []
+    """From call to result, less the time that any thread waited for a processor: of each block, the mean."""
+    processor: list[float] = []
+    """Processor time of gateway, controller and worker: of each block, the mean."""
 
 
 def chain(steps: int) -> GraphSpec:
@@ -61,18 +71,32 @@ def measure(size_kb: float, requests: int, run_dir: Path) -> dict[int, Samples]:
         tensor = np.zeros((1, *client.models()[0].inputs[0].shape), np.float32)
         for steps in LENGTHS:
             client.add_graph(chain(steps))
-            for _ in range(BLOCK):
-                _take(client, steps, tensor, Samples())
+            _block(client, cluster, steps, tensor, Samples())
         while len(found[LENGTHS[0]].caller) < requests:
             for steps, samples in found.items():
-                for _ in range(BLOCK):
-                    _take(client, steps, tensor, samples)
+                _block(client, cluster, steps, tensor, samples)
     return found
 
 
-def _take(
-    client: Client, steps: int, tensor: np.ndarray[tuple[int, ...], np.dtype[np.float32]], samples: Samples
-) -> None:
+def _block(client: Client, cluster: LocalCluster, steps: int, tensor: Tensor, samples: Samples) -> None:
+    """Take `BLOCK` samples, and those of the block as a whole."""
+    before = _used(cluster)
+    for _ in range(BLOCK):
+        _take(client, steps, tensor, samples)
+    after = _used(cluster)
+    waited_ms, processor_ms = ((now - then) / BLOCK / 1e6 for now, then in zip(after, before, strict=True))
+    samples.alone.append(float(np.mean(samples.caller[-BLOCK:])) - waited_ms)
+    samples.processor.append(processor_ms)
+
+
+def _used(cluster: LocalCluster) -> tuple[int, int]:
+    """Return how long threads have waited for a processor, and how long the cluster's have had one."""
+    used = usage_of_all(cluster.supervisor, [job.name for job in cluster.plan.jobs]).values()
+    own = usage_of(os.getpid()).waited_ns
+    return sum([each.waited_ns for each in used]) + own, sum([each.cpu_ns for each in used])
+
+
+def _take(client: Client, steps: int, tensor: Tensor, samples: Samples) -> None:
     began_ns = time.monotonic_ns()
     timing = client.infer(f"chain{steps}", {"data": tensor}, slo_ms=SLO_MS).timing
     took_ns = time.monotonic_ns() - began_ns
@@ -92,11 +116,20 @@ def figures_of(size_kb: float, found: dict[int, Samples]) -> list[Figure]:
     medians = {steps: float(np.median(samples.caller)) for steps, samples in found.items()}
     gateway = {steps: float(np.median(samples.gateway)) for steps, samples in found.items()}
     quarter = {steps: float(np.percentile(samples.caller, 25)) for steps, samples in found.items()}
+    alone = {steps: float(np.median(samples.alone)) for steps, samples in found.items()}
+    processor = {steps: float(np.median(samples.processor)) for steps, samples in found.items()}
     target = TARGET_MS if size_kb == TARGET_KB else None
     rows = [
         Figure(f"{size}: hop, median", slope(medians), "ms", target, note="slope over chains, less EXEC"),
         Figure(f"{size}: hop as the gateway sees it, median", slope(gateway), "ms"),
         Figure(f"{size}: hop, lower quartile", slope(quarter), "ms"),
+        Figure(
+            f"{size}: hop, without waits for a processor",
+            slope(alone),
+            "ms",
+            note="as on an idle machine, about",
+        ),
+        Figure(f"{size}: hop, processor time", slope(processor), "ms", note="of the cluster's processes"),
     ]
     return rows + [
         Figure(f"{size}:   chain of {steps}, median", median, "ms", note="less EXEC")
