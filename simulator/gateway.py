@@ -21,7 +21,7 @@ from mainspring.messages.clients import Timing
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import QueryArrived, RequestArrived, RequestCancelled, pieces_of
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.queries import Piece, QueryStep
+from mainspring.messages.queries import Piece, QueryStep, StepsKnown
 from mainspring.simulator.costs import ProcessCosts
 from mainspring.simulator.environment import NEVER_NS, Agenda, Link
 from mainspring.simulator.spec import Faults
@@ -102,7 +102,9 @@ class SimulatedGateway:
     ) -> None:
         self.flights: dict[int, Flight] = {}
         """Requests without an answer, by id."""
-        self.arriving: deque[tuple[int, RequestArrived | QueryArrived | RequestCancelled]] = deque()
+        self.arriving: deque[tuple[int, RequestArrived | QueryArrived | StepsKnown | RequestCancelled]] = (
+            deque()
+        )
         """Events on their way to the controller: (instant of arrival there, event), in order."""
         self.pieces: dict[int, list[RequestArrived]] = {}
         """Pieces of the queries among them, which follow if the controller admits these."""
@@ -139,6 +141,20 @@ class SimulatedGateway:
 
     def submit(self, now_ns: int, request_id: int, arrival: Arrival, key: int = -1) -> Flight:
         """Take a request in that comes from its client now."""
+        flight = self.enter(now_ns, request_id, arrival, key)
+        request = flight.request
+        most = self._most_rows.get(arrival.model, arrival.rows)
+        if arrival.rows > most:
+            pieces = [piece_id(request_id, index) for index in range(-(-arrival.rows // most))]
+            for each in pieces:
+                self.await_piece(flight, each)
+            self._ask(self._free_ns, request, pieces, most)
+        else:
+            self.arriving.append((self._to_controller.arrival_ns(self._free_ns), request))
+        return flight
+
+    def enter(self, now_ns: int, request_id: int, arrival: Arrival, key: int) -> Flight:
+        """Enter a request, of which the controller is yet to be told."""
         slo_ns, sizes, priority = arrival.slo_ns, arrival.sizes, arrival.priority
         now_ns = max(now_ns, self._free_ns)
         if slo_ns is None:
@@ -153,15 +169,22 @@ class SimulatedGateway:
         if self.sweep_ns == NEVER_NS:
             self.sweep_ns = now_ns
         self._free_ns = now_ns + self._arrival_ns
-        most = self._most_rows.get(arrival.model, arrival.rows)
-        if arrival.rows > most:
-            pieces = [piece_id(request_id, index) for index in range(-(-arrival.rows // most))]
-            for each in pieces:
-                flight.pieces[each], self._wholes[each] = -1, flight
-            self._ask(self._free_ns, request, pieces, most)
-        else:
-            self.arriving.append((self._to_controller.arrival_ns(self._free_ns), request))
         return flight
+
+    def await_piece(self, whole: Flight, request_id: int) -> None:
+        """Have a query wait for a piece."""
+        whole.pieces[request_id], self._wholes[request_id] = -1, whole
+
+    def whole_of(self, request_id: int) -> Flight | None:
+        """Return the query of a piece without outputs."""
+        return self._wholes.get(request_id)
+
+    def piece_ended(self, now_ns: int, whole: Flight, request_id: int) -> None:
+        """Have more pieces begin, if a query has any that waited for this one."""
+
+    def sends_ns(self, now_ns: int) -> int:
+        """Return when what is sent now is at the controller."""
+        return self._to_controller.arrival_ns(max(now_ns, self._free_ns))
 
     def _ask(self, sent_ns: int, request: RequestArrived, pieces: list[int], most: int) -> None:
         """Send the controller a request of many rows: a query, and pieces of at most so many rows."""
@@ -199,6 +222,7 @@ class SimulatedGateway:
             if flight is None and request_id in self._wholes:
                 whole = self._wholes.pop(request_id)
                 whole.action_id = whole.pieces.pop(request_id)
+                self.piece_ended(now_ns, whole, request_id)
                 if whole.pieces:
                     if whole.action_id != action.action_id:
                         self._withdraw(now_ns, request_id)

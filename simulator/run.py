@@ -15,6 +15,7 @@ from mainspring.messages.events import Event, ModelAdded
 from mainspring.simulator.bound.possible import deadlines, is_wanted, possible
 from mainspring.simulator.cluster import Cluster, build_cluster
 from mainspring.simulator.controller import Record
+from mainspring.simulator.graphs import as_models
 from mainspring.simulator.simulation import Simulation
 from mainspring.simulator.spec import SimulationSpec
 from mainspring.simulator.workloads import build_source
@@ -94,11 +95,12 @@ def simulate(
         processes=spec.processes,
         cost=spec.cost,
         preloaded=cluster.preloaded,
-        source=source or build_source(spec, cluster.models),
+        source=source or build_source(spec, [*cluster.models, *as_models(spec.graphs, cluster.models)]),
         records=records,
         records_from_ns=warm_up_ns,
         record=_both(record, None if analyser is None else analyser.take),
         validate_every=validate_every,
+        graphs=spec.graphs,
     )
     _add_later(simulation, cluster)
     if analyser is not None:
