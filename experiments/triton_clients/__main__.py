@@ -239,7 +239,7 @@ def run(file: Path, site: Site, folder: Path) -> Outcome:
     except subprocess.TimeoutExpired:
         return Outcome(file.name, False, f"it took longer than {LONGEST_S:g} s")
     lines = (done.stdout + done.stderr).strip().splitlines()
-    return Outcome(file.name, done.returncode == 0, lines[-1][:120] if lines else "")
+    return Outcome(file.name, done.returncode == 0, lines[-1][:300] if lines else "")
 
 
 def main(
