@@ -108,6 +108,15 @@ class Flow:
         self._values[step] = _Values(rows, tuple(arrays))
         return self.begin()
 
+    def lacking(self, step: int) -> str:
+        """Return what is wrong if an ensemble has to do without one more member; empty if enough are left."""
+        spec, gone = self._graph.spec, {*self.missing, step}
+        for tensor, sources in self._graph.outputs if spec.combine is not None else ():
+            left = sum([source.step not in gone for source in sources])
+            if left < spec.least:
+                return f"output {tensor.name!r} could have {left} of at least {spec.least} members"
+        return ""
+
     def answer(self) -> list[Array]:
         """Return the graph's outputs, once nothing is outstanding; raise `FlowError` if one lacks rows, or an
         ensemble members."""

@@ -140,6 +140,9 @@ class GraphFlow:
         if not self._may_miss(piece.step):
             detail = self._named(piece.step, rejected.detail)
             raise QueryFailed(rejected.reason, detail, rejected.earliest_finish_left_ns)
+        if lacking := self._flow.lacking(piece.step):
+            detail = f"{lacking}; {self._named(piece.step, rejected.detail)}"
+            raise QueryFailed(rejected.reason, detail, rejected.earliest_finish_left_ns)
         return self._step_ended(piece.step)
 
     def _step_ended(self, step: int) -> list[Pending]:
@@ -228,6 +231,8 @@ class GraphFlow:
         except FlowError as error:
             raise QueryFailed(Reason.BAD_OUTPUT, str(error)) from None
         found = []
+        if self._graph.spec.combine is not None:
+            begun = sorted(begun, key=lambda each: -self._graph.steps[each.step].spec.weight)
         for each in begun:
             self._open[each.step] = self._of_step(each)
             self._began[each.step] = each.rows

@@ -350,3 +350,37 @@ def test_equal_requests_share_one_run() -> None:
     assert cluster.actions == 3
     assert [len(each.timing.steps) for each in cluster.ended if isinstance(each, Answer)] == [3, 3]
     cluster.over()
+
+
+def ensemble(least: int) -> Cluster:
+    """Three members, of which the second weighs most and the first least."""
+    steps = [
+        StepSpec(name=name, model="up", inputs={"a": "image"}, weight=weight)
+        for name, weight in (("light", 1.0), ("heavy", 5.0), ("middle", 2.0))
+    ]
+    outputs: dict[str, str | tuple[str, ...]] = {"o": tuple([f"{step.name}.y" for step in steps])}
+    spec = GraphSpec(
+        name="g", inputs=("image",), steps=tuple(steps), outputs=outputs, combine="mean", least=least
+    )
+    return Cluster(PLAIN, spec)
+
+
+def test_members_come_in_the_order_of_their_weights() -> None:
+    cluster = ensemble(1)
+    cluster.submit("g", image=np.zeros(3))
+    assert cluster.query is not None
+    assert [piece.step for piece in cluster.query.pieces] == [1, 1, 2, 2, 0, 0]
+
+
+def test_an_ensemble_is_refused_as_soon_as_too_few_members_are_left() -> None:
+    cluster = ensemble(2)
+    cluster.submit("g", image=np.zeros(1))
+    first, second, _ = sorted(cluster.waiting)
+    cluster.reject(first)
+    assert not cluster.ended
+    cluster.reject(second)
+    [refused] = cluster.ended
+    assert isinstance(refused, Refuse)
+    assert refused.reason is Reason.DEADLINE_PASSED
+    assert refused.detail == "output 'o' could have 1 of at least 2 members; step 'middle': late"
+    cluster.over()
