@@ -210,6 +210,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_rows_per_request: int = 4_096
     """Rows of one request. One with more than its model's largest batch runs as several batches, on all
     workers that hold the model, and is answered as one; rows that depend on one another are never split."""
+    model_max_rows: dict[str, int] = {}
+    """The same of single models and graphs, by what clients call them; said as ``max_rows_per_request`` in a
+    table ``[models.NAME]`` of its own."""
     max_in_flight: int = 50_000
     """Requests without an answer in all; one more is refused as overloaded."""
     max_in_flight_per_connection: int = 8_192

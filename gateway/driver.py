@@ -62,7 +62,11 @@ class GatewayDriver:
 
     def __init__(self, hub: Hub, config: GatewayConfig) -> None:
         self.config = config
-        self.catalog = Catalog(triton=config.compatibility == TRITON, most_rows=config.max_rows_per_request)
+        self.catalog = Catalog(
+            triton=config.compatibility == TRITON,
+            most_rows=config.max_rows_per_request,
+            most_rows_of=config.model_max_rows,
+        )
         self.told = Told(self.catalog, addresses_of(config))
         self.tokens = TokenFile(config)
         self.gate = self.tokens.gate

@@ -41,11 +41,15 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Number of requests that may wait for it; one more is refused at once."""
     goodput_weight: float | None = None
     """Number of other models' answers that an answer of it in time counts as."""
+    max_rows_per_request: int | None = None
+    """Same as ``max_rows_per_request`` of the gateway, of this model or graph alone."""
 
     def __post_init__(self) -> None:
         """Check the values."""
         if self.max_queue_size is not None and self.max_queue_size < 1:
             raise ValueError(f"max_queue_size is {self.max_queue_size}; it must be at least 1")
+        if self.max_rows_per_request is not None and self.max_rows_per_request < 1:
+            raise ValueError(f"max_rows_per_request is {self.max_rows_per_request}; it must be at least 1")
         if self.goodput_weight is not None and (fault := weight_fault(self.goodput_weight)):
             raise ValueError(fault)
 
@@ -273,12 +277,17 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
             raise ConfigError(f"{path}, [{name}]: {key} {why_not_set(name, key)}")
     if MODELS in tables:
         models = read_models(tables.pop(MODELS), str(path))
-        scheduler = tables.setdefault("scheduler", {})
-        for key in ("max_queue_size", "goodput_weight"):
+        for key, process, kept in (
+            ("max_queue_size", "scheduler", "max_queue_sizes"),
+            ("goodput_weight", "scheduler", "goodput_weights"),
+            ("max_rows_per_request", "gateway", "model_max_rows"),
+        ):
             said = {
                 name: getattr(each, key) for name, each in models.items() if getattr(each, key) is not None
             }
-            scheduler[f"{key}s"] = {**scheduler.get(f"{key}s", {}), **said}
+            table = tables.setdefault(process, {})
+            if said and isinstance(table, dict):
+                table[kept] = {**table.get(kept, {}), **said}
     _check_tables(tables, str(path))
     for name, key in PATH_KEYS:
         table = tables.get(name, {})

@@ -11,6 +11,7 @@ stays: a client does not hear "unknown model" because the controller was away fo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -46,16 +47,23 @@ A restarted controller learns models from its workers after it has welcomed the 
 class Catalog:
     """Signatures by model name, a repository's models by what clients call them, data addresses by worker."""
 
-    def __init__(self, *, triton: bool = False, most_rows: int = 0) -> None:
-        """``triton``: say of an unknown model what a Triton server says. ``most_rows``: as `Signature`."""
+    def __init__(
+        self,
+        *,
+        triton: bool = False,
+        most_rows: int = 0,
+        most_rows_of: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """``triton``: say of an unknown model what a Triton server says. ``most_rows``: as `Signature`;
+        ``most_rows_of``: of single models and graphs, by what clients call them."""
         self.triton = triton
-        self.most_rows = most_rows
+        self.most_rows, self.most_rows_of = most_rows, most_rows_of
         self.signatures: dict[str, Signature] = {}
         """The signature of each model, by the scheduler's name; clients know those of a repository by
         another."""
         self.served: dict[str, ServedModel] = {}
         """A repository's models by what clients call them."""
-        self.graphs = Graphs(self._model, most_rows)
+        self.graphs = Graphs(self._model, most_rows, most_rows_of)
         """The graphs of models that clients may ask for."""
         self.workers: dict[str, str] = {}
         self._old_models: dict[str, None] = {}
@@ -202,7 +210,9 @@ class Catalog:
     def model_up(self, spec: ModelSpec) -> None:
         """Take requests for the model; raise ValueError if its spec makes no sense."""
         try:
-            self.signatures[spec.name] = signature_of(spec, self.most_rows)
+            self.signatures[spec.name] = signature_of(
+                spec, self.most_rows_of.get(spec.public_name, self.most_rows)
+            )
         except (TypeError, ValueError, IndexError) as error:
             raise ValueError(f"model {spec.name!r} has a spec that makes no sense: {error}") from error
         self._old_models.pop(spec.name, None)

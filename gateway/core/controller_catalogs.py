@@ -30,7 +30,11 @@ class Told:
         """``catalog`` is what front ends look into; ``addresses`` are the controllers', by shard."""
         self.catalog = catalog
         self._several = len(addresses) > 1
-        self.parts = [Catalog(most_rows=catalog.most_rows) for _ in addresses] if self._several else [catalog]
+        self.parts = (
+            [Catalog(most_rows=catalog.most_rows, most_rows_of=catalog.most_rows_of) for _ in addresses]
+            if self._several
+            else [catalog]
+        )
         """The catalog of each shard, as its controller has told it."""
         for part in self.parts:
             part.complete = False

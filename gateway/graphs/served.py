@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -36,14 +37,16 @@ class ServedGraph(NamedTuple):
 class Graphs:
     """The graphs by name. What each is with the present models is found out when it is asked for."""
 
-    def __init__(self, resolve: Resolve, most_rows: int) -> None:
-        """``most_rows`` is the bound of a request's rows."""
+    def __init__(
+        self, resolve: Resolve, most_rows: int, most_rows_of: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
+        """``most_rows`` is the bound of a request's rows; ``most_rows_of`` has that of single graphs."""
         self.specs: dict[str, GraphSpec] = {}
         self.shards: dict[str, int] = {}
         """The shard of each model that is not in shard 0, by the scheduler's name; graphs are entered beside
         them, in the shard of their models."""
         self._resolve = resolve
-        self._most_rows = max(1, most_rows)
+        self._most_rows, self._most_rows_of = max(1, most_rows), most_rows_of
         self._known: dict[str, Signature | str] = {}
         """The signature of each that was asked for since models changed, or why it has none."""
         self._expected: dict[str, Expected] = {}
@@ -113,7 +116,8 @@ class Graphs:
         expected = Expected(models)
         if spec.name in self._expected and self.specs.get(spec.name) is spec:
             expected.shares = self._expected[spec.name].shares
-        return _signature(ServedGraph(graph, models, expected), self._most_rows), next(iter(shards))
+        most_rows = self._most_rows_of.get(spec.name, self._most_rows)
+        return _signature(ServedGraph(graph, models, expected), most_rows), next(iter(shards))
 
     def models_of(self, name: str) -> list[str]:
         """Return the models of a graph's steps, by the names that clients call them; none of another."""

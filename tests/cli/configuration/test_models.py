@@ -24,9 +24,16 @@ def test_each_model_has_a_weight_of_its_own(tmp_path: Path) -> None:
     assert (scheduler.goodput_weights, scheduler.max_queue_sizes) == ({"giant": 20.0}, {"b": 7})
 
 
+def test_each_model_has_a_bound_of_rows_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "mainspring.toml"
+    path.write_text("[models.wide]\nmax_rows_per_request = 9000\n")
+    assert read_config(read_tables(path), str(path)).gateway.model_max_rows == {"wide": 9000}
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        ("[models.a]\nmax_rows_per_request = 0\n", "it must be at least 1"),
         ("[models.a]\ngoodput_weight = 0\n", "give 0.001 to 1,000"),
         ("[models.a]\nmax_queue_size = 0\n", "it must be at least 1"),
         ("[models.a]\nmax_queue_sizes = 3\n", "max_queue_size"),

@@ -50,3 +50,13 @@ def test_a_check_says_that_a_model_has_the_name() -> None:
     served.graphs.check(named("cascade"))
     with pytest.raises(GraphError, match="a model has this name"):
         served.graphs.check(named("fast"))
+
+
+def test_a_model_or_graph_may_have_a_bound_of_rows_of_its_own() -> None:
+    found = Catalog(most_rows=8, most_rows_of={"fast": 20, "cascade": 30, "slow": 1})
+    for name in ("fast", "slow"):
+        found.model_up(MODELS[name])
+    found.set_graph("cascade", named("cascade"))
+    found.set_graph("other", named("other"))
+    rows = {name: found.resolve(name).most_rows for name in ("fast", "slow", "cascade", "other")}
+    assert rows == {"fast": 20, "slow": 8, "cascade": 30, "other": 8}, "a batch is always taken"
