@@ -133,10 +133,19 @@ class Administration:
             return Operated(asked.token, False, refusal)
         command = asked.command
         event = OperatorAsked(asked.who, command)
-        self._carry_out(now_ns, event)
+        self._carry_out(now_ns, self._or_as_configured(event))
         self._journal.operated(event)
         _LOGGER.info("%s asked to %s", asked.who, described(command))
         return Operated(asked.token, True, described(command))
+
+    def _or_as_configured(self, event: OperatorAsked) -> OperatorAsked:
+        """Return the event, or where it takes an operator's bound of a queue back, that of the repository."""
+        command = event.command
+        if not isinstance(command, SetMaxQueue) or command.size is not None:
+            return event
+        served = self._registry.served.get(command.model)
+        bound = None if served is None else served.max_queue_size or None
+        return OperatorAsked(REPOSITORY, SetMaxQueue(command.model, bound))
 
     def restore(self, now_ns: int) -> None:
         """Set again, as far as possible by now, what operators set before the controller's restart.

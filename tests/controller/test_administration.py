@@ -320,6 +320,12 @@ def test_a_models_queue_is_bounded_by_operators_before_its_repository(stage: Sta
         answer(AdminRequest(next(asked), serve=ServedModel("a", {1: "a"}, max_queue_size=9))).reason is None
     )
     assert bound() == 3, "what an operator set holds"
+    assert answer(AdminRequest(next(asked), operate=SetMaxQueue("a", None))).reason is None
+    assert bound() == 9, "as configured"
+    assert (
+        answer(AdminRequest(next(asked), serve=ServedModel("a", {1: "a"}, max_queue_size=11))).reason is None
+    )
+    assert bound() == 11, "its repository may bound it again"
     assert answer(AdminRequest(next(asked), operate=SetGoodputWeight("a", 20.0))).reason is None
     assert stage.controllers[-1][0].scheduler.cluster.goodput_weight("a") == 20.0
     weights = SetGoodputWeight("b", 3.0), SetGoodputWeight("a", 0.0)
