@@ -93,6 +93,15 @@ def inputs(message: Message, raw: list[Any], signature: Signature) -> Inputs:
     tensors = message.inputs
     spans = [_span(f"input {each.name[:100]!r}", each, Reason.BAD_INPUT) for each in tensors]
     sent = spans.count(None)
+    both = next((each.name for each in tensors if raw and each.HasField("contents")), None)
+    if both is not None:
+        raise Unfit(
+            Reason.BAD_INPUT,
+            f"input {both[:100]!r} has contents, and the request raw_input_contents; "
+            "send the one or the other",
+            "contents field must not be specified when using raw_input_contents for "
+            f"'{both[:100]}' for model '{signature.spec.public_name}'",
+        )
     if raw and len(raw) != sent:
         beside = " outside shared memory" if sent < len(tensors) else ""
         raise Unfit(
@@ -155,8 +164,10 @@ def _input(tensor: Message, raw: Any, signature: Signature) -> tuple[TensorHeade
     if not rows_of(signature, spec, shape):
         return header, b""
     if raw is not None and tensor.HasField("contents"):
-        other = "is in shared memory" if isinstance(raw, Span) else "the request raw_input_contents"
-        raise Unfit(Reason.BAD_INPUT, f"input {name!r} has contents, and {other}; send the one or the other")
+        raise Unfit(
+            Reason.BAD_INPUT,
+            f"input {name!r} has contents, and is in shared memory; send the one or the other",
+        )
     if isinstance(raw, Span):
         return header, shared_input(spec, shape, raw)
     if raw is None and not tensor.HasField("contents") and math.prod(shape):

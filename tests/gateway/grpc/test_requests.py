@@ -122,6 +122,7 @@ def test_a_tensor_without_elements_says_where_to_send_them() -> None:
 
 def test_as_many_raw_contents_as_inputs() -> None:
     message = typed("float32")
+    message.inputs[0].ClearField("contents")
     message.raw_input_contents.extend([b"1234"] * 3)
     with pytest.raises(BadRequest, match="3 elements for 1 inputs"):
         taken(message, "float32")
@@ -189,6 +190,16 @@ def test_inputs_in_shared_memory_are_read_later() -> None:
 def test_what_is_no_part_of_shared_memory_is_refused(values: dict[str, Any], said: str) -> None:
     with pytest.raises(BadRequest, match=said):
         taken(shared("data", "FP32", ROWS, 24, **values), "float32")
+
+
+def test_contents_beside_raw_contents_are_refused_in_the_words_that_triton_has() -> None:
+    message = typed("float32", fp32_contents=[1.0])
+    message.raw_input_contents.extend([raw_bytes("float32")] * 2)
+    with pytest.raises(BadRequest, match="has contents, and the request raw_input_contents") as refused:
+        taken(message, "float32")
+    assert refused.value.triton.startswith(  # type: ignore[attr-defined]
+        "contents field must not be specified when using raw_input_contents for 'data' for model '"
+    )
 
 
 def test_parts_of_shared_memory_are_named_whole() -> None:
