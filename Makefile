@@ -21,7 +21,7 @@ ARGS ?=
 MINUTES ?= 10
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock native wheel demo fuzz garbage schemathesis lint types chart hosts ray docs suites wild triton-clients pipelines clean
+.PHONY: help setup lock native wheel demo fuzz garbage schemathesis openai lint types chart hosts ray docs suites wild triton-clients pipelines clean
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-browser test-lab
 .PHONY: bench bench-path bench-scale bench-secure bench-shards bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-compile bench-stock bench-mixed first-request bench-triton bench-repository
@@ -126,6 +126,10 @@ garbage: $(STAMP) native ## Send 105,000 messages of garbage to all sockets
 schemathesis: $(STAMP) native ## Let schemathesis look for requests over HTTP that the gateway can't cope with
 	@test -x out/schemathesis/bin/schemathesis || ($(PYTHON) -m venv out/schemathesis && out/schemathesis/bin/pip install --quiet --disable-pip-version-check schemathesis)
 	SCHEMATHESIS=$(CURDIR)/out/schemathesis/bin/schemathesis $(BIN)/pytest tests/gateway/http/test_openapi.py $(ARGS)
+
+openai: $(STAMP) native ## Have OpenAI's own client ask a cluster for embeddings
+	@test -d out/openai || $(BIN)/pip install --quiet --disable-pip-version-check --target out/openai openai
+	OPENAI_PACKAGES=$(CURDIR)/out/openai $(BIN)/pytest tests/gateway/test_served_texts.py $(ARGS)
 
 lint: $(STAMP) ## Check style with ruff
 	$(BIN)/ruff check .

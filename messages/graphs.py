@@ -60,8 +60,8 @@ class GraphSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """Way in which the outputs of an ensemble's members become one answer; None of other graphs."""
     least: int = 1
     """Fewest members that an answer of an ensemble is made of."""
-    serves: Literal["embeddings"] | None = None
-    """Nothing acts upon it yet, so a graph that says it is refused."""
+    serves: Literal["embeddings", "rerank"] | None = None
+    """The form in which it takes texts over HTTP, beside the usual one."""
 
     def sources(self, output: str) -> tuple[str, ...]:
         """Return the sources of an output, the first choice first."""
@@ -77,8 +77,6 @@ def graph_fault(spec: GraphSpec) -> str | None:
         return f"graph {spec.name!r} has {len(spec.steps)} steps, and may have {MOST_STEPS}"
     if not spec.outputs:
         return f"graph {spec.name!r} has no outputs"
-    if spec.serves is not None:
-        return f"graph {spec.name!r}: serves = {spec.serves!r} means nothing yet; leave it out"
     if spec.slo_ms is not None and not 0 < spec.slo_ms <= MOST_SLO_MS:
         return f"slo_ms of graph {spec.name!r} is {spec.slo_ms:g}; it has to be above 0, and at most an hour"
     steps = [each.name for each in spec.steps]

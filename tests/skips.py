@@ -25,6 +25,7 @@ ALLOWED: dict[str, str] = {
     # What is large, and has a command of its own.
     r"Ray (Serve )?is not installed": "make ray",
     r"schemathesis is not installed": "make schemathesis",
+    r"openai is not installed": "make openai",
     r"could not import '(torch|onnxscript)'": "pip install torch onnxscript",
     r"a Python model of the zoo needs": "pip install pillow tokenizers",
     # Files that can't be in the repository.

@@ -13,6 +13,7 @@ from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.graphs.checking import Graph, GraphError, check_graph
 from mainspring.gateway.graphs.lengths import Expected
 from mainspring.gateway.graphs.run import GraphFlow
+from mainspring.gateway.graphs.texts import TOKENS, TextForm, behind_tokenizer, text_form
 from mainspring.messages.codes import Reason
 from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.model import ModelSpec, OpenDim, Symbol, TensorSpec, Term
@@ -28,6 +29,8 @@ class ServedGraph(NamedTuple):
     models: tuple[Signature, ...]
     """The signature of each step's model."""
     expected: Expected
+    form: TextForm | None = None
+    """Of a graph that serves texts, what it takes and gives."""
 
     def flow(self, request: Pending) -> GraphFlow:
         """Return the flow of a request for it that has just come."""
@@ -57,9 +60,10 @@ class Graphs:
         self.specs.pop(name, None)
         if spec is not None:
             self.specs[name] = spec
-        self.shards.pop(name, None)
-        self._known.pop(name, None)
-        self._expected.pop(name, None)
+        for each in (name, f"{name}{TOKENS}"):
+            self.shards.pop(each, None)
+            self._known.pop(each, None)
+            self._expected.pop(each, None)
 
     def models_changed(self) -> None:
         """Look again at what each graph is."""
@@ -70,7 +74,7 @@ class Graphs:
         known = self._known.get(name)
         if known is None:
             try:
-                known, shard = self._checked(self.specs[name])
+                known, shard = self._checked(self._spec(name))
                 self._expected[name] = known.graph.expected
                 self.shards.pop(name, None)
                 if shard:
@@ -116,13 +120,26 @@ class Graphs:
         expected = Expected(models)
         if spec.name in self._expected and self.specs.get(spec.name) is spec:
             expected.shares = self._expected[spec.name].shares
-        most_rows = self._most_rows_of.get(spec.name, self._most_rows)
-        return _signature(ServedGraph(graph, models, expected), most_rows), next(iter(shards))
+        form = text_form(graph) if spec.serves else None
+        most_rows = self._most_rows_of.get(spec.name.removesuffix(TOKENS), self._most_rows)
+        return _signature(ServedGraph(graph, models, expected, form), most_rows), next(iter(shards))
 
     def models_of(self, name: str) -> list[str]:
         """Return the models of a graph's steps, by the names that clients call them; none of another."""
         spec = self.specs.get(name)
         return [] if spec is None else list(dict.fromkeys(_version_of(step.model)[0] for step in spec.steps))
+
+    def __contains__(self, name: str) -> bool:
+        """Say whether requests may name this: a graph, or one that takes texts behind its tokenizer."""
+        base = name.removesuffix(TOKENS)
+        return name in self.specs or (base in self.specs and self.specs[base].serves is not None)
+
+    def _spec(self, name: str) -> GraphSpec:
+        return (
+            self.specs[name]
+            if name in self.specs
+            else behind_tokenizer(self.specs[name.removesuffix(TOKENS)])
+        )
 
     def using(self, model: str) -> list[str]:
         """Return the graphs with a step of a model, by the name that clients call it."""

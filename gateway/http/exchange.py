@@ -15,10 +15,11 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from mainspring.gateway.core.validation import BadRequest
+from mainspring.gateway.http import openai
 from mainspring.gateway.oip import json_data
 from mainspring.gateway.oip.compression import TooLarge
 from mainspring.gateway.oip.datatypes import Unserved, Withheld
-from mainspring.gateway.oip.errors import ErrorBody, error_body, http_status, retry_after_ns
+from mainspring.gateway.oip.errors import ErrorBody, error_body, http_status, retry_after_ns, sentence
 from mainspring.gateway.oip.spans import RegionError
 from mainspring.gateway.oip.triton_texts import worded
 from mainspring.messages.clients import Timing
@@ -241,6 +242,10 @@ class Exchange:
         status = http_status(reason)
         more = b"www-authenticate: Bearer\r\n" if status == 401 else b""
         again_ns = retry_after_ns(reason, earliest_finish_left_ns)
+        if self.target.startswith(openai.ROOT):
+            detail = sentence(reason, detail, earliest_finish_left_ns)
+            self._fail_openai(openai.status_of(reason, status), detail, more, reason.value, again_ns)
+            return
         if again_ns is not None:
             more += b"retry-after: %d\r\n" % -(-again_ns // 1_000_000_000)
         triton = self.sender.triton
@@ -249,7 +254,18 @@ class Exchange:
 
     def fail(self, status: int, detail: str, more: bytes = b"") -> None:
         """Send what is wrong with a request that none of the reasons is about."""
+        if self.target.startswith(openai.ROOT):
+            self._fail_openai(status, detail, more)
+            return
         self.reply(status, (_ENCODER.encode(ErrorBody(detail)),), more=more)
+
+    def _fail_openai(
+        self, status: int, detail: str, more: bytes, reason: str = "", again_ns: int | None = None
+    ) -> None:
+        """Send what is wrong in the form of OpenAI's API."""
+        if (again_s := openai.retry_after_s(status, again_ns)) is not None:
+            more += b"retry-after: %d\r\n" % again_s
+        self.reply(status, (openai.error(status, detail, reason),), more=more)
 
 
 def attempt(handler: Handler, exchange: Exchange) -> None:

@@ -13,6 +13,7 @@ import msgspec
 
 from mainspring.gateway.http.control import Change, IndexRequest
 from mainspring.gateway.http.exchange import Exchange, Handler
+from mainspring.gateway.http.openai import EmbeddingsRequest, RerankRequest
 from mainspring.gateway.http.shared_memory import Registration
 from mainspring.gateway.oip.errors import ErrorBody
 from mainspring.gateway.oip.json_data import InferRequest, InferResponse
@@ -34,6 +35,7 @@ EXAMPLE: Json = {
 _OBJECTS = (
     *(ErrorBody, Live, Ready, ModelReady, ServerMetadata, ModelMetadata, StatisticsReport),
     *(IndexRequest, IndexEntry, Change, Registration, RegionStatus, InferRequest, InferResponse),
+    *(EmbeddingsRequest, RerankRequest),
 )
 
 
@@ -72,6 +74,7 @@ _MEANINGS = {
     500: "Something failed here, or on a worker",
     501: "This is not served",
     503: "Not now: the deadline can't be met or was missed, there is too much to do, or no controller",
+    504: "The deadline can't be met, or was missed",
 }
 
 
@@ -124,7 +127,30 @@ def _paths() -> Json:
         )
         path = f"/v2/repository/models/{{model}}/{change}"
         paths[path] = {"post": operation, "parameters": _path_parameters(path)}
-    return {**paths, **_settings(), **_memory("system"), **_memory("cuda")}
+    return {**paths, **_texts(), **_settings(), **_memory("system"), **_memory("cuda")}
+
+
+def _texts() -> Json:
+    """Return OpenAI's form and TEI's, whose errors have a form of their own."""
+    embed = _operation(
+        "embeddings", "Embed texts", "Object", (404, 415, 504), "EmbeddingsRequest", required=True
+    )
+    rerank = _operation(
+        "rerank", "Compare texts with one", "List", (404, 415), "RerankRequest", required=True
+    )
+    found: Json = {
+        "/v1/models": {"get": _operation("textModels", "Models that embed", "Object")},
+        "/v1/models/{model}": {"get": _operation("textModel", "One of them", "Object", (404,))},
+        "/v1/embeddings": {"post": {**embed, "parameters": [_SLO_HEADER]}},
+        "/rerank": {"post": {**rerank, "parameters": [_SLO_HEADER]}},
+    }
+    found["/v1/models/{model}"]["parameters"] = _path_parameters("/v1/models/{model}")
+    for path, item in found.items():
+        for operation in item.values() if path.startswith("/v1/") else ():
+            for status, response in operation["responses"].items() if isinstance(operation, dict) else ():
+                if status != "200":
+                    response["content"] = _json("Object")
+    return found
 
 
 def _models(base: str, suffix: str) -> Json:

@@ -16,6 +16,7 @@ from mainspring.gateway.http.exchange import Handler
 from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.openapi import describe, page
 from mainspring.gateway.http.shared_memory import SharedMemory, no_regions, no_register, no_unregister
+from mainspring.gateway.http.texts import Texts
 
 _KNOWN = 4_096
 """Targets whose route is remembered."""
@@ -101,7 +102,9 @@ VERSION = f"{MODEL}/versions/{{version}}"
 REPOSITORY = "/v2/repository"
 
 
-def routes(control: Control, inference: Inference, shared: SharedMemory, *, docs: bool = False) -> Routes:
+def routes(
+    control: Control, inference: Inference, shared: SharedMemory, texts: Texts, *, docs: bool = False
+) -> Routes:
     """Return all routes with their handlers; ``docs``: that of the page to try models, too."""
     load, unload = control.in_task(control.load), control.in_task(control.unload)
     return Routes(
@@ -112,6 +115,10 @@ def routes(control: Control, inference: Inference, shared: SharedMemory, *, docs
             Route("/openapi.json", {GET: describe}, open=True),
             Route("/v2/models/stats", {GET: control.in_task(control.all_statistics)}, group=Group.STATISTICS),
             *_of_models(control, inference),
+            Route("/v1/models", {GET: texts.models}, group=Group.METADATA),
+            Route("/v1/models/{model}", {GET: texts.model}, group=Group.METADATA),
+            Route("/v1/embeddings", {POST: texts.embeddings}, group=Group.INFERENCE),
+            Route("/rerank", {POST: texts.rerank}, group=Group.INFERENCE),
             Route(f"{REPOSITORY}/index", {POST: control.in_task(control.index)}, group=Group.REPOSITORY),
             _changing(f"{REPOSITORY}/models/{{model}}/load", {POST: load}, Group.REPOSITORY),
             _changing(f"{REPOSITORY}/models/{{model}}/unload", {POST: unload}, Group.REPOSITORY),

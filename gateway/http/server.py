@@ -24,6 +24,7 @@ from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.receiver import READ_BYTES, Heads
 from mainspring.gateway.http.routes import Routes, routes
 from mainspring.gateway.http.shared_memory import SharedMemory
+from mainspring.gateway.http.texts import Texts
 from mainspring.gateway.memory import Budget, Memory
 from mainspring.gateway.services import Services
 from mainspring.transport import accepting
@@ -393,7 +394,8 @@ async def serve_http(services: Services, config: GatewayConfig) -> HttpServer:
     clock = TurnClock()
     shared = SharedMemory(services, PageGuard(config.http_hosts).problem)
     inference = Inference(services, config, shared, clock)
-    table = routes(Control(services, shared), inference, shared, docs=config.http_docs)
+    texts = Texts(services, config, clock)
+    table = routes(Control(services, shared), inference, shared, texts, docs=config.http_docs)
     server = HttpServer(services, config, table, inference.close, clock=clock)
     return await listening(server, "HTTP", config.http_address)
 

@@ -100,11 +100,13 @@ def test_boxes_are_cut_out(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_texts_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenize = predictor("tokenize-text", monkeypatch)
     found = tokenize.predict({"text": np.array(["Grüße".encode()])})
-    assert found["input_ids"].shape == found["attention_mask"].shape == (1, 7)
+    assert found["input_ids"].shape == found["attention_mask"].shape == (1, 512)
     assert found["count"].tolist() == [[7]]
-    assert tokenize.tokenizer.decode(found["input_ids"][0].tolist()) == "Grüße"
-    assert tokenize.predict({"text": np.array([b"a" * 4000])})["count"].tolist() == [[512]]
-    assert tokenize.predict({"text": np.array([b""])})["input_ids"].shape == (1, 0)
+    assert found["attention_mask"][0].tolist() == [1] * 7 + [0] * 505
+    assert tokenize.tokenizer.decode(found["input_ids"][0, :7].tolist()) == "Grüße"
+    found = tokenize.predict({"text": np.array([b"a" * 4000, b"", b"ab"])})
+    assert found["count"].tolist() == [[4000], [0], [2]]
+    assert found["attention_mask"].sum(axis=1).tolist() == [512, 0, 2]
     with pytest.raises(ValueError, match="the text is not UTF-8"):
         tokenize.predict({"text": np.array([b"\xff\xfe"])})
 
