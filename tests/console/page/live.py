@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 from mainspring.cli.configuration.config import read_config
 from mainspring.cli.launcher.addresses import free_ports
@@ -83,6 +84,14 @@ class Site:
         with urllib.request.urlopen(f"{self.url}/api/{path}", timeout=PATIENCE_S) as reply:
             return json.load(reply)["data"]
 
+    def answers(self) -> bool:
+        """Return whether the console serves already."""
+        try:
+            self.api("cluster")
+        except URLError:
+            return False
+        return True
+
 
 @contextmanager
 def running(folder: Path) -> Iterator[Site]:
@@ -111,6 +120,7 @@ def running(folder: Path) -> Iterator[Site]:
     plan = make_plan(read_config(tables, "the test"))
     with LocalCluster(plan, lambda _: None) as cluster, Client(cluster.address) as client:
         site = Site(cluster, client, folder, f"http://{http}")
+        wait_until(site.answers, "a console that answers")
         try:
             yield site
         finally:

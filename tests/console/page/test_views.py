@@ -8,6 +8,7 @@ import pytest
 
 from tests.console.page.conftest import Open
 from tests.console.page.live import Site
+from tests.console.page.test_moment import choose, rejected_second
 
 pytest.importorskip(
     "axe_playwright_python.sync_playwright", reason="axe is not installed: pip install .[dev]"
@@ -122,3 +123,18 @@ def test_the_keyboard_reaches_everything(open_page: Open) -> None:
     page.locator(".page-map canvas").focus()
     page.keyboard.press("End")
     page.wait_for_function("() => document.querySelector('.said').textContent.startsWith('page')")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_long_name_of_a_model_hides_nothing_beside_it(open_page: Open, site: Site, width: int) -> None:
+    site.load()
+    name = "a_model_with_a_long_name_" * 5
+    page = open_page("#/worker/worker-0", width)
+    page.locator(".chips a").first.evaluate("(link, name) => { link.textContent = name; }", name)
+    wait_until_it_fits(page, "#/worker/worker-0")
+    page = open_page("#/cluster?window=5min", width)
+    choose(page, rejected_second(site))
+    button = page.locator("#moment button.textual").first
+    button.evaluate("(button, name) => { button.textContent = name; }", name)
+    share = "(cell) => cell.offsetWidth / cell.closest('.scroll').clientWidth"
+    assert page.locator("#moment tbody th").first.evaluate(share) < 0.5, "numbers beside it are out of sight"
