@@ -18,10 +18,10 @@ from typing import Any
 
 import msgspec
 
-from mainspring.gateway.config import TRITON, GatewayConfig, milliseconds
+from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.admin import AdminCommand, AdminTable, asked_of, wrong_shard
 from mainspring.gateway.core.cache import PredictionCache
-from mainspring.gateway.core.catalog import Catalog
+from mainspring.gateway.core.catalog import catalog_of
 from mainspring.gateway.core.controller_catalogs import Told
 from mainspring.gateway.core.effects import Answer, Arrive, Connection, Effect, Push, Refuse, Withdraw
 from mainspring.gateway.core.readiness import Readiness
@@ -62,11 +62,7 @@ class GatewayDriver:
 
     def __init__(self, hub: Hub, config: GatewayConfig) -> None:
         self.config = config
-        self.catalog = Catalog(
-            triton=config.compatibility == TRITON,
-            most_rows=config.max_rows_per_request,
-            most_rows_of=config.model_max_rows,
-        )
+        self.catalog = catalog_of(config)
         self.told = Told(self.catalog, addresses_of(config))
         self.tokens = TokenFile(config)
         self.gate = self.tokens.gate
@@ -182,8 +178,7 @@ class GatewayDriver:
         """Return the answer to a command that no controller has to see; None if one has."""
         graphs = self.catalog.graphs
         if isinstance(command, RemoveModel):
-            used = graphs.using(command.name)
-            fault = f"graph {used[0]!r} has a step of model {command.name!r}: remove it first" if used else ""
+            fault = graphs.needs(command.name)
             return ErrorReply(command.key, Reason.BAD_INPUT, fault) if fault else None
         try:
             graphs.check(command.graph)
@@ -460,9 +455,8 @@ class GatewayDriver:
                 self._replies.refuse(effect)
             case StepsKnown():
                 self.shards[shard_of(effect.query_id)].link.deliver(effect)
-            case Withdraw():
-                cancel = peers.Cancel(effect.request_id)
-                self.shards[shard_of(effect.request_id)].link.deliver(cancel)
+            case Withdraw(request_id=request_id):
+                self.shards[shard_of(request_id)].link.deliver(peers.Cancel(request_id))
 
     def _arrive(self, effect: Arrive) -> None:
         left_ns = None if effect.deadline_ns is None else effect.deadline_ns - monotonic_ns()

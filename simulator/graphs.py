@@ -20,7 +20,8 @@ from mainspring.messages.queries import Piece, QueryStep, StepsKnown
 from mainspring.simulator.costs import ProcessCosts
 from mainspring.simulator.environment import Agenda, Link
 from mainspring.simulator.gateway import Flight, Replies, SimulatedGateway, piece_id
-from mainspring.simulator.spec import Faults, GraphGroup
+from mainspring.simulator.graph_groups import GraphGroup
+from mainspring.simulator.spec import Faults
 from mainspring.traces.arrival import Arrival
 
 

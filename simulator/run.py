@@ -81,8 +81,7 @@ def simulate(
     ``source`` stand for what `build_cluster` and `build_source` would make of the spec. Raises as these do,
     and ValueError for a policy that there is not.
     """
-    began_s = time.perf_counter()
-    cluster = cluster or build_cluster(spec)
+    began_s, cluster = time.perf_counter(), cluster or build_cluster(spec)
     warm_up_ns = round(spec.warm_up_s * 1e9)
     end_ns = warm_up_ns + round(spec.duration_s * 1e9)
     analyser, records = Analyser(warm_up_ns, end_ns) if analyse else None, Records(max_requests)

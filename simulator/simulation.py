@@ -28,10 +28,11 @@ from mainspring.simulator.environment import NEVER_NS, Agenda, Draws, Link
 from mainspring.simulator.fleet import Fleet, Peer
 from mainspring.simulator.gateway import Flight, SimulatedGateway
 from mainspring.simulator.gateway_core import CoreGateway
+from mainspring.simulator.graph_groups import GraphGroup
 from mainspring.simulator.graphs import GraphGateway
 from mainspring.simulator.outcomes import Ledger, Outcome
 from mainspring.simulator.provider import Pool, SimulatedProvider
-from mainspring.simulator.spec import Faults, GraphGroup
+from mainspring.simulator.spec import Faults
 from mainspring.traces.arrival import Arrival
 from mainspring.traces.records import Records
 from mainspring.traces.returning import again_ns
@@ -76,16 +77,14 @@ class Simulation:
         ``source`` is played; requests from ``records_from_ns`` on are entered in ``records``; `outcomes` and
         `commands` are kept by ``keep``, by default without ``records``. ``record`` gets the events. With
         ``validate_every`` all invariants are checked after that many turns of the controller. ``gateway``:
-        one that several controllers share, with an agenda of this one's. ``graphs``: what may be asked for
-        beside models, by name."""
+        one that several controllers share, with an agenda of this one's; ``graphs`` to play."""
         self.faults = faults or Faults()
         processes = processes or ProcessCosts()
         self._keep_commands = keep = records is None if keep is None else keep
         seeds = np.random.SeedSequence(seed)
-        self.scheduler = Scheduler(config)
-        self.commands: list[tuple[int, Command]] = []
-        self._source = source
-        self._source_due_ns = NEVER_NS
+        self.scheduler, self.commands = Scheduler(config), list[tuple[int, Command]]()
+        self._source, self._source_due_ns = source, NEVER_NS
+        self._graphs, self._seed = graphs, seed
         self._next_id = self._returning = 0
         self._input_bytes: dict[str, int] = {}
         self._input_ns = round(processes.worker_input_us * 1e3)
@@ -93,9 +92,7 @@ class Simulation:
         self._draws = draws = Draws(np.random.default_rng(seeds))
         self._to_gateway = Link(self.faults, draws)
         self.ledger = Ledger(records, records_from_ns, keep, source, self._comes_back)
-        self.gateway = gateway or self._make_gateway(
-            gateway_core, processes, Link(self.faults, draws), graphs, seed
-        )
+        self.gateway = gateway or self._make_gateway(gateway_core, processes, Link(self.faults, draws))
         checks = (self.validate if validate_every else None, validate_every)
         self.controller = SimulatedController(self.scheduler, self._send, cost, record, *checks)
         self.controller.pieces = self.gateway.pieces
@@ -104,18 +101,11 @@ class Simulation:
         self.provider: SimulatedProvider | None = None
         self._begin(models, workers, preloaded)
 
-    def _make_gateway(
-        self,
-        core: bool,
-        processes: ProcessCosts,
-        to_controller: Link,
-        graphs: Sequence[GraphGroup],
-        seed: int,
-    ) -> SimulatedGateway:
+    def _make_gateway(self, core: bool, processes: ProcessCosts, to_controller: Link) -> SimulatedGateway:
         """Return a gateway around the live gateway's core, or its stand-in, which is quicker."""
-        if graphs:
+        if self._graphs:
             own = self.faults, processes, self._agenda, to_controller, self.ledger
-            return GraphGateway(*own, graphs, seed)
+            return GraphGateway(*own, self._graphs, self._seed)
         if core or self.faults.worker_loss_notices:
             return CoreGateway(self.faults, processes, self._agenda, to_controller, self.ledger)
         return SimulatedGateway(self.faults, processes, self._agenda, to_controller, self.ledger)

@@ -14,11 +14,11 @@ from typing import Literal
 import msgspec
 
 from mainspring.messages.choices import did_you_mean
-from mainspring.messages.queries import MOST_STEPS
 from mainspring.messages.targets import check_targets
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.checks import LEAST_MS, MOST, check_durations, check_range
 from mainspring.simulator.costs import CostSpec, ProcessCosts
+from mainspring.simulator.graph_groups import GraphGroup
 from mainspring.simulator.objective import Objective
 from mainspring.traces.arrival import FROM_FILE, Kind
 from mainspring.traces.rows import RowsSpec
@@ -142,43 +142,6 @@ class ModelGroup(msgspec.Struct, frozen=True, kw_only=True):
                     "number from 1 for each, such as 128 or 640x480, with durations by batch size"
                 )
             check_durations(f"shaped_ms.{bucket}", durations)
-
-
-class GraphStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One model of a graph."""
-
-    model: str
-    name: str = ""
-    """Empty: the model's."""
-    after: tuple[str, ...] | None = None
-    """Names of the steps that it waits for, each before it; None for the one before."""
-    share: float = 1.0
-    """Rows that it has for each row of those, in the mean: below 1 under a condition, above 1 with rows of
-    its own."""
-
-
-class GraphGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A graph of models, which workloads ask for by its name."""
-
-    name: str
-    steps: tuple[GraphStep, ...]
-    apart: bool = False
-    """True for clients that call step after step by themselves, each with a fixed share of the deadline."""
-
-    def __post_init__(self) -> None:
-        """Raise `ValueError` for what can't be."""
-        known: list[str] = []
-        for step in self.steps:
-            for each in step.after or ():
-                if each not in known:
-                    raise ValueError(f"graph {self.name!r}: no step before {step.model!r} is called {each!r}")
-            check_range("share", step.share, least=0)
-            name = step.name or step.model
-            if name in known:
-                raise ValueError(f"graph {self.name!r} has two steps {name!r}: give one a name")
-            known.append(name)
-        if not 1 <= len(known) <= MOST_STEPS:
-            raise ValueError(f"graph {self.name!r} has {len(known)} steps; it has 1 to {MOST_STEPS}")
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -94,9 +94,9 @@ FILE_LINES = 500
 FUNCTION_LINES = 50
 
 HOUSE = {
-    "lines of the product": 131_290,
-    "files of the product": 639,
-    "lines of the lab": 25_060,
+    "lines of the product": 134_100,
+    "files of the product": 655,
+    "lines of the lab": 25_500,
     "files on the way of a request over ZeroMQ": 89,
     "files on the way of a request over HTTP": 86,
 }

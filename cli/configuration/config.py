@@ -276,18 +276,7 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
         if isinstance(table := tables.get(name), dict) and key in table:
             raise ConfigError(f"{path}, [{name}]: {key} {why_not_set(name, key)}")
     if MODELS in tables:
-        models = read_models(tables.pop(MODELS), str(path))
-        for key, process, kept in (
-            ("max_queue_size", "scheduler", "max_queue_sizes"),
-            ("goodput_weight", "scheduler", "goodput_weights"),
-            ("max_rows_per_request", "gateway", "model_max_rows"),
-        ):
-            said = {
-                name: getattr(each, key) for name, each in models.items() if getattr(each, key) is not None
-            }
-            table = tables.setdefault(process, {})
-            if said and isinstance(table, dict):
-                table[kept] = {**table.get(kept, {}), **said}
+        _spread(read_models(tables.pop(MODELS), str(path)), tables)
     _check_tables(tables, str(path))
     for name, key in PATH_KEYS:
         table = tables.get(name, {})
@@ -299,6 +288,19 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
             str(path.parent / each) if isinstance(each, str) and is_path(each) else each for each in libraries
         ]
     return tables
+
+
+def _spread(models: Mapping[str, ModelConfig], tables: dict[str, Any]) -> None:
+    """Enter the settings of single models in the tables of the processes that heed them."""
+    for key, process, kept in (
+        ("max_queue_size", "scheduler", "max_queue_sizes"),
+        ("goodput_weight", "scheduler", "goodput_weights"),
+        ("max_rows_per_request", "gateway", "model_max_rows"),
+    ):
+        said = {name: getattr(each, key) for name, each in models.items() if getattr(each, key) is not None}
+        table = tables.setdefault(process, {})
+        if said and isinstance(table, dict):
+            table[kept] = {**table.get(kept, {}), **said}
 
 
 def read_config(tables: Tables, source: str) -> Config:

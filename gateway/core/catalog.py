@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from mainspring.gateway.config import TRITON, GatewayConfig
 from mainspring.gateway.core.validation import (
     BadRequest,
     Signature,
@@ -291,6 +292,12 @@ class Catalog:
         else:
             configured = self.served.get(name) or ServedModel(name, {})
             self._options[name] = msgspec.structs.replace(configured, slo_ns=slo_ns, priority_slos_ns={})
+
+
+def catalog_of(config: GatewayConfig) -> Catalog:
+    """Return an empty catalog with a gateway's settings."""
+    triton = config.compatibility == TRITON
+    return Catalog(triton=triton, most_rows=config.max_rows_per_request, most_rows_of=config.model_max_rows)
 
 
 def unknown_model(name: str, known: Mapping[str, object]) -> str:

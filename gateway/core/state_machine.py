@@ -91,8 +91,7 @@ class GatewayCore:
         """Instant at which each shard's controller was lost last."""
         self._closing, self._serial = False, 0
         self._table = RequestTable(config)
-        self._pending, self._by_id = self._table.pending, self._table.by_id
-        self._timers = self._table.timers
+        self._pending, self._by_id, self._timers = self._table.pending, self._table.by_id, self._table.timers
         self._effects: list[Effect] = []
         self.observers = Observers()
         self.counts: Counter[str] = Counter()
@@ -319,8 +318,7 @@ class GatewayCore:
         try:
             outputs = self._table.go_on(now_ns, piece, by, message, frames, self._effects)
         except QueryFailed as failed:
-            self._withdraw(query)
-            self._refuse(query, failed.reason, failed.detail, failed.earliest_finish_left_ns)
+            self._give_up(query, failed.reason, failed.detail, failed.earliest_finish_left_ns)
             return
         if outputs is not None:
             last, output = (query.flow and query.flow.last) or (None, None)
@@ -435,9 +433,9 @@ class GatewayCore:
             self._effects += withdrawn(request)
             request.recall()
 
-    def _give_up(self, request: Pending, reason: Reason, detail: str) -> None:
+    def _give_up(self, request: Pending, reason: Reason, detail: str, left_ns: int | None = None) -> None:
         self._withdraw(request)
-        self._refuse(request, reason, detail)
+        self._refuse(request, reason, detail, left_ns)
 
     def _refuse(
         self, request: Pending, reason: Reason, detail: str, earliest_finish_left_ns: int | None = None

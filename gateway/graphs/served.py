@@ -124,6 +124,11 @@ class Graphs:
         most_rows = self._most_rows_of.get(spec.name.removesuffix(TOKENS), self._most_rows)
         return _signature(ServedGraph(graph, models, expected, form), most_rows), next(iter(shards))
 
+    def needs(self, model: str) -> str:
+        """Return why a model can't be removed under a graph; empty if none has a step of it."""
+        used = self.using(model)
+        return f"graph {used[0]!r} has a step of model {model!r}: remove it first" if used else ""
+
     def models_of(self, name: str) -> list[str]:
         """Return the models of a graph's steps, by the names that clients call them; none of another."""
         spec = self.specs.get(name)
