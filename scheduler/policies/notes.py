@@ -79,6 +79,7 @@ class ModelNote:
         "starved_ns",
         "turn",
         "unlike",
+        "unlike_rows",
         "weighed",
         "weight",
         "weight_nats",
@@ -115,6 +116,8 @@ class ModelNote:
         """The rows and the time of the latest request that was unlike the one before it."""
         self.unlike = 0
         """Number of further requests for which the model's requests count as unlike (`Ranking.asked`)."""
+        self.unlike_rows = 0
+        """The same where they are unlike in rows."""
 
 
 @final

@@ -67,6 +67,7 @@ def test_turns_for_the_starved_cost_little_and_leave_nobody_without_an_answer(sc
         ("mixed-slos", "symphony", 1.5),
         ("mixed-both", "symphony", 1.5),
         ("mixed-kinds", "edf", 1.0),
+        ("mixed-heavy", "edf", 1.0),
         ("mixed-heavy", "edf", 1.5),
     ],
 )

@@ -27,6 +27,12 @@ UNLIKE_FULL_SCALE_FROM: Final = 0.15
 """The same where all batches are of models whose requests are unlike: how dense one is that such a model
 could run is then mostly chance. Unit: share of requests. Origin: measured: 0.05 serves half a percent less of
 *mixed-rows* at 1.0 (docs/policy-results.md, "Unlike requests of one model")."""
+UNLIKE_ROWS_BATCHES: Final = 1.2
+"""The longest scale where all batches are of models whose requests are unlike in rows, whatever the number of
+copies: a small request is dense by its size, not by how many wait with it, and one that waits a little shares
+an execution with others. Unit: mean batch durations. Origin: measured: without it *mixed-heavy* serves 1.5 to
+2.5 points less, and half of it 1.1 less of *mixed-kinds* at 1.5 (docs/policy-results.md, "Unlike requests of
+one model")."""
 UNLIKE_REQUESTS: Final = 64
 """Number of requests for which a model's requests count as unlike, after one that is unlike the one before it
 in rows or in the time that it is given. Unit: requests. Origin: chosen."""

@@ -36,6 +36,7 @@ from mainspring.scheduler.policies.mainspring.constants import (
     STALE_SHIFT,
     UNLIKE_FULL_SCALE_FROM,
     UNLIKE_REQUESTS,
+    UNLIKE_ROWS_BATCHES,
     UNLIKE_SHIFT,
 )
 from mainspring.scheduler.policies.notes import Ready, ReadyHeap, model_note
@@ -71,8 +72,8 @@ class Ranking:
         self._batches = 0
         self._mean_ns = float(FIRST_BATCH_NS)
         self._mean_copies = 1.0
-        self._unlike = 0.0
-        """The part of the batches whose models' requests are unlike."""
+        self._unlike = self._unlike_rows = 0.0
+        """The part of the batches whose models' requests are unlike, and of those unlike in rows."""
         self.calm = True
         """True if hardly any request is dropped."""
         self.scale_ns = CALM_SCALE * SCALE_BATCHES * FIRST_BATCH_NS
@@ -124,8 +125,12 @@ class Ranking:
             return
         slack_ns, known_ns = due_ns - request.arrived_ns, note.slack_ns
         alike_ns = known_ns >> UNLIKE_SHIFT
+        if note.unlike_rows:
+            note.unlike_rows -= 1
         if request.rows != note.rows or not -alike_ns <= slack_ns - known_ns <= alike_ns:
             note.unlike = UNLIKE_REQUESTS if note.rows else 0
+            if request.rows != note.rows:
+                note.unlike_rows = note.unlike
             note.rows, note.slack_ns = request.rows, slack_ns
         elif note.unlike:
             note.unlike -= 1
@@ -158,11 +163,14 @@ class Ranking:
         self._mean_ns += weight * (duration_ns - self._mean_ns)
         self._mean_copies += weight * (len(placement.model.usable) - self._mean_copies)
         self.calm = dropped < FULL_SCALE_FROM
-        unlike = 1.0 if model_note(placement.model).unlike else 0.0
-        self._unlike += weight * (unlike - self._unlike)
+        note = model_note(placement.model)
+        self._unlike += weight * ((1.0 if note.unlike else 0.0) - self._unlike)
+        self._unlike_rows += weight * ((1.0 if note.unlike_rows else 0.0) - self._unlike_rows)
         full_from = FULL_SCALE_FROM + (UNLIKE_FULL_SCALE_FROM - FULL_SCALE_FROM) * self._unlike
         turns = SCALE_BATCHES * (CALM_SCALE + (1.0 - CALM_SCALE) * min(1.0, dropped / full_from))
-        scale_ns = turns * self._mean_ns / math.sqrt(max(1.0, self._mean_copies))
+        batches = turns / math.sqrt(max(1.0, self._mean_copies))
+        batches -= max(0.0, batches - UNLIKE_ROWS_BATCHES) * self._unlike_rows
+        scale_ns = batches * self._mean_ns
         if abs(scale_ns - self.scale_ns) > RESCALED_FROM * self.scale_ns:
             self.scale_ns = scale_ns
 
