@@ -218,14 +218,18 @@ def _is_json(text: str) -> bool:
 
 
 def play_requests(
-    job: Job, scenario: Scenario, models: Sequence[Served], drawn: Sequence[Instants]
+    job: Job,
+    scenario: Scenario,
+    models: Sequence[Served],
+    drawn: Sequence[Instants],
+    given: Sequence[Arrival] = (),
 ) -> tuple[list[Arrival], Columns, Columns]:
-    """Play a job's requests; return them, and their records as of `Records.columns`."""
+    """Play a job's requests, or those given; return them, and their records as of `Records.columns`."""
     kinds = [kind for kind, count in scenario.devices.items() for _ in range(count)]
     workers = [(f"worker-{index}", kind, scenario.pages) for index, kind in enumerate(kinds)]
     wanted = sorted(range(len(models)), key=lambda index: (-models[index].rate, index))
     preloaded = preload([models[index].spec for index in wanted], workers, "fill")
-    requests = arrivals(models, drawn, round(job.retry_ms * 1e6))
+    requests = list(given) or arrivals(models, drawn, round(job.retry_ms * 1e6))
     records = Records()
     simulation = Simulation(
         _weighed(configuration(job.policy), models),
