@@ -12,6 +12,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ from mainspring.cli.configuration.config import read_config
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
+from mainspring.client.repository import RepositoryClient
 
 COLUMNS = 16
 CLASSES = 1_000
@@ -231,6 +233,10 @@ def run(file: Path, site: Site, folder: Path) -> Outcome:
     """Run one file."""
     if _UNLOADS in file.name and "grpc" in file.name and not (site.repository / EIGHTH).exists():
         put(site.repository, EIGHTH, add_and_subtract("int32", "int32", "int32"), "")
+        give_up = time.monotonic() + LONGEST_S
+        index = RepositoryClient(f"http://{site.http}").index
+        while time.monotonic() < give_up and all(each.name != EIGHTH for each in index()):
+            time.sleep(0.2)
     command = [sys.executable, str(file), *arguments(file.name, site, folder)]
     try:
         done = subprocess.run(
