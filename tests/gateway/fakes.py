@@ -233,7 +233,7 @@ def gateway(controller_address: str, **options: Any) -> Iterator[str]:
 def serving(controller_address: str, **options: Any) -> Iterator[Addresses]:
     """Run a gateway in a thread; yield all of its addresses."""
     # Most tests are about clients over ZeroMQ, which those of this process would not use by themselves. A
-    # controller is lost only if a test makes it so: where a machine stands still, the pings of a thread are late.
+    # controller is lost only if a test makes it so: where a machine stands still, the pings come late.
     given = {
         "local_clients": False,
         "keyless_loopback": True,
