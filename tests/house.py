@@ -47,8 +47,8 @@ FEATURES: dict[str, str] = {
     "Prediction cache, sharing of equal requests": "gateway/core/cache.py gateway/core/sharing.py",
     "Queries and graphs of models": (
         "gateway/graphs/** gateway/core/queries.py messages/graphs.py messages/queries.py "
-        "cluster/queries.py scheduler/queries.py scheduler/promises.py repository/ensemble.py cli/verbs/graphs.py "
-        "cli/configuration/graphs.py"
+        "cluster/queries.py scheduler/queries.py scheduler/promises.py repository/ensemble.py "
+        "cli/verbs/graphs.py cli/configuration/graphs.py"
     ),
     "Gateway, the rest: ZeroMQ, request table, memory": "gateway/**",
     "Several controllers": "controller/shards.py messages/sharding.py cli/balancing/** cli/verbs/balance.py",
