@@ -29,6 +29,10 @@ FEATURES: dict[str, str] = {
         "compiler/reading/versions.py compiler/artifact/op_libraries.py"
     ),
     "Models that are not verified": "compiler/unverified.py",
+    "Embeddings and reranking": (
+        "gateway/http/openai.py gateway/http/texts.py gateway/graphs/texts.py gateway/graphs/lengths.py "
+        "compiler/conversion/encoder.py cli/verbs/embeddings.py"
+    ),
     "Python models": "compiler/python_models/** compiler/artifact/python_*.py worker/engines/python.py",
     "Profiler, zoo, tuning": (
         "compiler/choosing/** compiler/zoo/** cli/profiling/** cli/verbs/profile.py cli/verbs/zoo.py"
