@@ -39,7 +39,7 @@ class Question(Protocol):
 
     @abstractmethod
     def cost_ns(self, specs: Mapping[str, ModelSpec]) -> dict[str, float]:
-        """Return the mean time that each model's executions take for one request, in the order of the steps."""
+        """Return the mean time that each model takes for one request, in the order of the steps."""
 
     @abstractmethod
     async def of_graph(self, client: AsyncClient, number: int) -> Answer:
@@ -64,7 +64,13 @@ class ReadText:
     def cost_ns(self, specs: Mapping[str, ModelSpec]) -> dict[str, float]:
         """See `Question.cost_ns`; lines are counted at the price of single ones."""
         lines = float(np.mean([len(each) for each in self._texts]))
-        times = {"open-page": 1.0, "detect-text": 1.0, "find-lines": 1.0, "recognise-line": lines, "spell": lines}
+        times = {
+            "open-page": 1.0,
+            "detect-text": 1.0,
+            "find-lines": 1.0,
+            "recognise-line": lines,
+            "spell": lines,
+        }
         return {model: rows * specs[model].profiles["cpu"].infer_ns[1] for model, rows in times.items()}
 
     async def of_graph(self, client: AsyncClient, number: int) -> Answer:
@@ -91,7 +97,13 @@ class ReadText:
 
     def _answer(self, number: int, texts: Sequence[bytes] | npt.NDArray[Any]) -> Answer:
         read, count = [bytes(text).decode().replace(" ", "") for text in texts], len(texts)
-        executed = {"open-page": 1, "detect-text": 1, "find-lines": 1, "recognise-line": count, "spell": count}
+        executed = {
+            "open-page": 1,
+            "detect-text": 1,
+            "find-lines": 1,
+            "recognise-line": count,
+            "spell": count,
+        }
         wanted = [line.replace(" ", "") for line in self._texts[number % PAGES]]
         return Answer(Counter(executed), read == wanted)
 
@@ -144,7 +156,9 @@ class ReadDigit:
 
 def _lines(random: np.random.Generator) -> list[str]:
     count = int(random.integers(1, MOST_LINES + 1))
-    return [f"{random.choice(_WORDS)} {random.choice(_WORDS)} {random.integers(10, 1000)}" for _ in range(count)]
+    return [
+        f"{random.choice(_WORDS)} {random.choice(_WORDS)} {random.integers(10, 1000)}" for _ in range(count)
+    ]
 
 
 def _page(lines: Sequence[str]) -> bytes:

@@ -49,7 +49,9 @@ class GraphDemoReport(msgspec.Struct, frozen=True):
 
     def table(self) -> Table:
         """Return the rows as people read them, for 80 columns."""
-        table = Table(title="Graphs, and a client that calls their steps with fixed shares of the SLO", box=SIMPLE)
+        table = Table(
+            title="Graphs, and a client that calls their steps with fixed shares of the SLO", box=SIMPLE
+        )
         for name in ("asked for", "requests", "in time", "median", "p99", "in vain", "right"):
             table.add_column(name, justify="left" if name == "asked for" else "right", no_wrap=True)
         for row in self.rows:

@@ -49,7 +49,9 @@ def digits(*, held_out: bool) -> Digits:
     from sklearn.model_selection import train_test_split
 
     images, labels = load_digits(return_X_y=True)
-    halves = train_test_split(images.astype(np.float32), labels, test_size=0.5, random_state=0, stratify=labels)
+    halves = train_test_split(
+        images.astype(np.float32), labels, test_size=0.5, random_state=0, stratify=labels
+    )
     return Digits(halves[held_out], halves[2 + held_out])
 
 
@@ -88,8 +90,8 @@ def make_models(folder: Path, packages: Path, say: Callable[[str], None]) -> dic
 def _check_packages() -> None:
     try:
         import PIL
-        import sklearn
         import skl2onnx
+        import sklearn
     except ImportError as error:
         raise CompileError(
             f"the demonstration of graphs needs {error.name}: `{extras.command('convert')}` and "
@@ -122,7 +124,7 @@ def _speller(store: Store, packages: Path, work: Path) -> Compiled:
 
 
 def _extracted(packages: Path, work: Path, file: str) -> Path:
-    """Return an ONNX file of the package's wheel, which is fetched if it is not there; nothing of it is run."""
+    """Return an ONNX file of the package's wheel, fetched if it is not there; nothing of it is run."""
     packages.mkdir(parents=True, exist_ok=True)
     wheels = list(packages.glob("rapidocr_onnxruntime-1.4.4-*.whl"))
     if not wheels:

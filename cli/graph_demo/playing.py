@@ -116,16 +116,14 @@ async def play(
     return turn._replace(end_ns=time.monotonic_ns(), missed=len(missed), right=sum(right))
 
 
-def _asked(
-    question: Question, client: AsyncClient, load: Load, way: str, number: int
-) -> Awaitable[Answer]:
+def _asked(question: Question, client: AsyncClient, load: Load, way: str, number: int) -> Awaitable[Answer]:
     if way == GRAPH:
         return question.of_graph(client, number)
     return question.by_steps(client, number, load.shares)
 
 
 def rows_of(turns: Sequence[Turn], events: Path) -> list[Row]:
-    """Return a row for each graph and way; ``events`` is the event log of the cluster that they were played to."""
+    """Return a row for each graph and way; ``events`` is the event log of the cluster that was asked."""
     executed = _executed(turns, events)
     keys = dict.fromkeys((turn.graph, turn.way) for turn in turns)
     return [

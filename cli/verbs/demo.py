@@ -22,14 +22,17 @@ def demo(
         str | None, typer.Option(help="Kill the worker this long after the start.")
     ] = None,
     graphs: Annotated[
-        bool, typer.Option("--graphs", help="Serve graphs of real models, beside a client that calls step after step.")
+        bool,
+        typer.Option(
+            "--graphs", help="Serve graphs of real models, beside a client that calls step after step."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compile a small zoo, serve it, replay an Azure-like mix with deadlines, and report.
 
-    The exit code is 1 if a request was left without an answer. With --graphs two graphs are served instead: one
-    reads the text of pages, with models out of a package of PyPI, and one is a cascade that reads digits.
+    The exit code is 1 if a request was left without an answer. With --graphs two graphs are served
+    instead: one reads the text of pages, with models out of a package of PyPI, the other is a cascade.
     """
     import msgspec
     from rich.console import Console

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ def test_a_cascade_is_asked_both_ways(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "graphs").mkdir()
     shutil.copy(material.GRAPHS / "read-digit.toml", tmp_path / "graphs")
     gateway, controller = free_ports(2)
-    tables = {
+    tables: dict[str, dict[str, Any]] = {
         "cluster": {
             "store": str(store.root),
             "run_dir": str(tmp_path / "run"),

@@ -35,7 +35,7 @@ class Predictor:
         return {"data": np.zeros((3, 192, 320), np.float32), "seen": seen}
 
     def predict(self, inputs: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-        """Return ``lines``, [lines, 3, 48, 320], from top to bottom, and ``boxes``: left, top, right, bottom."""
+        """Return ``lines``, from top to bottom, and ``boxes``: left, top, right, bottom."""
         page = Image.fromarray(((inputs["data"].transpose(1, 2, 0) + 1) * 127.5).round().astype(np.uint8))
         boxes = [_grown(box, page.size) for box in _blobs(inputs["seen"][0] > SEEN)][:MOST]
         lines = np.zeros((len(boxes), 3, HEIGHT, WIDTH), np.float32)
@@ -82,5 +82,6 @@ def _blobs(seen: npt.NDArray[np.bool_]) -> list[Box]:
         above = here
     kept = [(box[0], box[1], box[2], box[3]) for name, box in enumerate(boxes) if names[name] == name]
     return sorted(
-        (box for box in kept if min(box[2] - box[0], box[3] - box[1]) >= LEAST), key=lambda box: (box[1], box[0])
+        (box for box in kept if min(box[2] - box[0], box[3] - box[1]) >= LEAST),
+        key=lambda box: (box[1], box[0]),
     )
