@@ -94,10 +94,10 @@ FILE_LINES = 500
 FUNCTION_LINES = 50
 
 HOUSE = {
-    "lines of the product": 134_100,
-    "files of the product": 655,
-    "lines of the lab": 25_500,
-    "files on the way of a request over ZeroMQ": 89,
+    "lines of the product": 134_200,
+    "files of the product": 656,
+    "lines of the lab": 25_610,
+    "files on the way of a request over ZeroMQ": 86,
     "files on the way of a request over HTTP": 86,
 }
 """What the house may have at most (`measured_house`). Goals: 100,000 lines and 560 files of the product,

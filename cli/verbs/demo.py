@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mainspring.cli.options import STORE, AsJson, ReportFolder, Seed, SendFor, TraceFile, duration_ns, seconds
+
+if TYPE_CHECKING:
+    from mainspring.cli.demonstration import DemoOptions
 
 
 def demo(
@@ -34,16 +37,13 @@ def demo(
     The exit code is 1 if a request was left without an answer. With --graphs two graphs are served
     instead: one reads the text of pages, with models out of a package of PyPI, the other is a cascade.
     """
-    import msgspec
-    from rich.console import Console
-
-    from mainspring.cli.demonstration import DemoOptions, run_demo
-
     if graphs:
         if trace is not None or store is not None or kill_worker_at is not None:
             raise typer.BadParameter("--trace, --store and --kill-worker-at are not for --graphs")
         _demo_graphs(seconds(duration, "--duration", least_s=1), load, output, seed, as_json=as_json)
         return
+    from mainspring.cli.demonstration import DemoOptions
+
     options = DemoOptions(
         duration_s=seconds(duration, "--duration", least_s=1),
         load=load,
@@ -54,6 +54,15 @@ def demo(
         seed=seed,
         kill_worker_at_s=None if kill_worker_at is None else seconds(kill_worker_at, "--kill-worker-at"),
     )
+    _demo(options, output, as_json=as_json)
+
+
+def _demo(options: DemoOptions, output: Path, *, as_json: bool) -> None:
+    import msgspec
+    from rich.console import Console
+
+    from mainspring.cli.demonstration import run_demo
+
     report = run_demo(options, Console(stderr=as_json))
     if as_json:
         typer.echo(msgspec.json.encode(report.fields).decode())

@@ -55,7 +55,9 @@ def embeddings(
     from mainspring.messages.choices import one_of
 
     if pooling not in encoding.POOLINGS:
-        raise typer.BadParameter(f"--pooling is {one_of(encoding.POOLINGS)}, not {pooling!r}")
+        raise typer.BadParameter(
+            f"{pooling!r} is no pooling; --pooling is one of {one_of(pooling, encoding.POOLINGS)}"
+        )
     model, _ = read_model(encoder)
     length = encoding.pool(model, pooling)  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as made:

@@ -94,7 +94,7 @@ class Texts:
         if isinstance(rows[0], str):
             if not form.texts:
                 raise openai.bad(f"model {request.model!r} takes tokens, not texts")
-            header, frame = openai.texts(form.texts[0], cast("list[str]", rows), truncate=request.truncate)
+            header, frame = openai.texts(form.texts[0], rows, truncate=request.truncate)
             self._submit(exchange, request, request.model, [header], [frame], form)
             return
         name = request.model
@@ -102,9 +102,8 @@ class Texts:
             name = f"{name}{TOKENS}"
             signature = self._driver.catalog.resolve(name)
             form = signature.graph.form
-        lists = cast("list[list[int]]", rows)
-        headers, frames = openai.tokens(form, signature.spec.inputs, lists, truncate=request.truncate)
-        self._submit(exchange, request, name, headers, frames, form, sum(map(len, lists)))
+        headers, frames = openai.tokens(form, signature.spec.inputs, rows, truncate=request.truncate)
+        self._submit(exchange, request, name, headers, frames, form, sum(map(len, rows)))
 
     def _rerank(self, exchange: Exchange) -> None:
         request = self._decoded(exchange, RerankRequest)
@@ -250,7 +249,7 @@ class Texts:
 def _body(request: Asked, form: TextForm, count: int, answer: Answer) -> Steps[bytes]:
     """Return an answer's body; raise `BadRequest` for texts that are too long."""
     found = {
-        header.name: np.frombuffer(frame, header.dtype).reshape(header.shape)
+        header.name: np.frombuffer(cast("bytes", frame), header.dtype).reshape(header.shape)
         for header, frame in zip(answer.outputs, answer.frames, strict=True)
     }
     if form.counted and form.most_tokens:

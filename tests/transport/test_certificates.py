@@ -85,7 +85,7 @@ def shown(kind: str, role: str, folders: dict[str, Path]) -> Keys | None:
         case "right":
             return Keys(str(issuing(right)(role, name)))
         case "other role":
-            other = Role.WORKER if role is not Role.WORKER else Role.GATEWAY
+            other = Role.WORKER if role != Role.WORKER else Role.GATEWAY
             return Keys(str(issuing(right)(other, name)))
         case "other name":
             return Keys(str(issuing(right)(role, name)))

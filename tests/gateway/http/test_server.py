@@ -27,6 +27,7 @@ from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.routes import routes
 from mainspring.gateway.http.server import HttpServer, parse_address
 from mainspring.gateway.http.shared_memory import SharedMemory
+from mainspring.gateway.http.texts import Texts
 from mainspring.gateway.memory import Budget, Memory, Uploads
 from tests.gateway.fakes import serving, wait_until
 from tests.gateway.http.conftest import Served
@@ -258,7 +259,7 @@ def test_a_connection_that_is_gone_leaves_nothing_to_the_collector(sent: bytes) 
         calls = cast("Any", SimpleNamespace(**parts))
         shared = SharedMemory(calls, lambda _: "")
         inference = Inference(calls, config, shared)
-        table = routes(Control(calls, shared), inference, shared)
+        table = routes(Control(calls, shared), inference, shared, Texts(calls, config))
         host = HttpServer(calls, config, table, inference.close)
         connection = HttpConnection(host)
         connection.connection_made(Silent())
