@@ -35,11 +35,11 @@ WAYS: dict[str, tuple[bool, str]] = {
     "proportional": (False, "proportional"),
     "even": (False, "even"),
 }
-"""Whether clients call step after step, and ``query_slack``, by name."""
+"""Ways to ask: whether clients call step after step, and ``query_slack``, by name."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of one load in one way."""
+    """The outcome of one load in one way."""
 
     goodput: float
     """Part of the requests that were answered in time."""

@@ -190,7 +190,7 @@ class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
     """Time from EXEC's end to its outputs at the gateway: copying, and the transfer. For cached outputs, the
     time of finding them."""
     steps: tuple[StepTiming, ...] = ()
-    """Of an answer of a graph, in the order in which they may run. The other parts are then those of what
+    """Steps of a graph, in the order in which they may run. The other parts are then those of what
     ended last, with all before it in ``queue_ns``."""
 
     @property

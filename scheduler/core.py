@@ -51,7 +51,6 @@ from mainspring.scheduler.overdue_actions import OverdueActions
 from mainspring.scheduler.overload import Overload
 from mainspring.scheduler.policies.registry import make_policy, policy_class
 from mainspring.scheduler.preparing import Preparing
-from mainspring.scheduler.promises import Promises
 from mainspring.scheduler.queries import Queries
 from mainspring.scheduler.request_lifecycle import RequestLifecycle
 from mainspring.scheduler.residency import Residency
@@ -107,8 +106,7 @@ class Scheduler:
             openings.admission,
             self._overload,
         )
-        promises = Promises(state)
-        self._queries = Queries(state, self._policy, self._lifecycle, self._backlog, self._missed, promises)
+        self._queries = Queries(state, self._policy, self._lifecycle, self._backlog, self._missed)
         self._overdue_actions = OverdueActions(state, self._policy, self._missed)
         self._dispatcher = Dispatcher(
             state,
@@ -119,7 +117,6 @@ class Scheduler:
             self._overdue_actions,
             openings,
             self._overload,
-            promises,
         )
         parts = state, self._policy, self._residency, self._backlog, self._lifecycle, self._pins
         draining = Draining(

@@ -20,7 +20,6 @@ from mainspring.scheduler.opening.scheduling import Openings
 from mainspring.scheduler.overdue_actions import OverdueActions
 from mainspring.scheduler.overload import Overload
 from mainspring.scheduler.policies.base import Batch, Policy
-from mainspring.scheduler.promises import Promises
 from mainspring.scheduler.request_lifecycle import RequestLifecycle
 from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.state import SchedulerState
@@ -44,7 +43,6 @@ class Dispatcher:
         overdue_actions: OverdueActions,
         openings: Openings,
         overload: Overload,
-        promises: Promises,
     ) -> None:
         self._state = state
         self._policy = policy
@@ -54,7 +52,6 @@ class Dispatcher:
         self._overdue_actions = overdue_actions
         self._openings = openings
         self._overload = overload
-        self._promises = promises
 
     def fill(self, now_ns: int, worker: Worker) -> None:
         """Give a worker's EXEC executor batches until it is busy for the lookahead, or longer where inputs
@@ -73,8 +70,6 @@ class Dispatcher:
             if self._opens(now_ns, worker, available_ns, idle=False):
                 continue
             batch = self._backlog.turn(now_ns, worker)
-            if batch is None:
-                batch = self._promises.next_batch(now_ns, worker, available_ns)
             if batch is not None:
                 self._send(now_ns, timers, self._together(batch))
                 continue

@@ -26,7 +26,6 @@ from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.load_queue import MissedModels
 from mainspring.scheduler.overload import work_of
 from mainspring.scheduler.policies.base import Policy
-from mainspring.scheduler.promises import Promises
 from mainspring.scheduler.request_lifecycle import RequestLifecycle
 from mainspring.scheduler.state import SchedulerState
 
@@ -49,14 +48,12 @@ class Queries:
         lifecycle: RequestLifecycle,
         backlog: BestEffort,
         missed: MissedModels,
-        promises: Promises,
     ) -> None:
         self._state = state
         self._policy = policy
         self._lifecycle = lifecycle
         self._backlog = backlog
         self._missed = missed
-        self._promises = promises
         self._slack = state.config.query_slack
         self._hop_ns = float(FIRST_HOP_NS)
         self._ahead: dict[str, float] = {}
@@ -72,8 +69,6 @@ class Queries:
         if refusal is not None:
             self._state.emit(now_ns, Reject(query.id, *refusal))
             return
-        if self._policy.refuses:
-            self._promises.made(query)
         for step in event.steps:
             model = self._model(step.model, step.sizes)
             if step.after and model is not None and not model.usable and self._comes(step):

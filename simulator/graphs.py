@@ -26,7 +26,7 @@ from mainspring.traces.arrival import Arrival
 
 
 class _Course:
-    """How far a request for a graph has come."""
+    """State of a request for a graph."""
 
     def __init__(self, graph: GraphGroup, rows: int) -> None:
         self.graph = graph
@@ -59,7 +59,7 @@ class GraphGateway(SimulatedGateway):
         self._models: dict[str, ModelSpec] = {}
         self._draws = np.random.default_rng([seed, 0x67])
         self._courses: dict[int, _Course] = {}
-        """By the request's id."""
+        """State of each request, by its id."""
 
     def model_up(self, spec: ModelSpec) -> None:
         """Serve a model."""

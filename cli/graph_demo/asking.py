@@ -24,7 +24,7 @@ _WORDS: Final = "every request has one deadline and the answer comes before it o
 
 
 class Answer(NamedTuple):
-    """What a request was answered with."""
+    """The answer to a request."""
 
     executed: Counter[str]
     """Rows that each model ran for it."""

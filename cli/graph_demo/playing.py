@@ -29,7 +29,7 @@ SECOND_NS: Final = 1_000_000_000
 
 
 class Load(NamedTuple):
-    """What is asked of a graph."""
+    """The load of one graph."""
 
     rate: float
     """Requests per second."""
@@ -47,7 +47,7 @@ class Turn(NamedTuple):
     begin_ns: int
     end_ns: int
     latencies_ms: list[float]
-    """Of the requests that were answered in time."""
+    """Latency of each request that was answered in time."""
     missed: int
     """Requests that were refused, or answered late."""
     right: int

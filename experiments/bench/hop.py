@@ -37,14 +37,14 @@ Tensor = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 
 class Samples(msgspec.Struct):
-    """What chains of one length took less the executions of their steps, in milliseconds."""
+    """Times of chains of one length, less the executions of their steps, in milliseconds."""
 
     caller: list[float] = []
-    """From call to result."""
+    """Time from call to result."""
     gateway: list[float] = []
-    """From arrival at the gateway to the outputs there."""
+    """Time from arrival at the gateway to the outputs there."""
     alone: list[float] = []
-    """From call to result, less the time that any thread waited for a processor: of each block, the mean."""
+    """Time from call to result, less what any thread waited for a processor: of each block, the mean."""
     processor: list[float] = []
     """Processor time of gateway, controller and worker: of each block, the mean."""
 

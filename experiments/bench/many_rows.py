@@ -25,7 +25,7 @@ from tests.emulated_cluster import BATCH_SIZES, cluster_of, write_profile
 
 BATCH = BATCH_SIZES[-1]
 EXECUTE_MS = 0.25
-"""For each row."""
+"""Time for each row."""
 TARGET = 1.1
 SLO_MS = 20_000.0
 WARM_UP = 3
@@ -34,10 +34,10 @@ Rows = npt.NDArray[np.float32]
 
 
 class Samples(msgspec.Struct):
-    """Of one way, in milliseconds."""
+    """Times of one way, in milliseconds."""
 
     took: list[float] = []
-    """From the call to all outputs."""
+    """Time from the call to all outputs."""
     processor: list[float] = []
     """Processor time of the cluster's processes."""
 

@@ -29,21 +29,21 @@ MODELS, DEVICES = 4, 2
 PART = 0.5
 """Part of the load that large requests are."""
 ON_ARRIVAL_NS = 2_000_000
-"""What is refused within this time was refused on arrival."""
+"""Longest time to a refusal that counts as one on arrival."""
 
 
 class Fate(msgspec.Struct, frozen=True):
-    """What became of the requests of a kind."""
+    """The fate of the requests of a kind."""
 
     asked: int
     refused: int
-    """On arrival."""
+    """Requests that were refused on arrival."""
     answered: int
-    """In time."""
+    """Requests that were answered in time."""
 
     @property
     def in_vain(self) -> int:
-        """Those that were admitted and not answered in time."""
+        """Requests that were admitted and not answered in time."""
         return self.asked - self.refused - self.answered
 
     def told(self) -> str:

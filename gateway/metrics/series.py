@@ -164,7 +164,7 @@ class Series:
         """Requests that it could not answer, and the time of looking them up and of storing their outputs."""
         self.rejected: Counter[Reason] = Counter()
         self.steps: dict[str, StepCounts] = {}
-        """Of a graph, by the step's name."""
+        """Series of a graph's steps, by the step's name."""
 
     def answered(self, total_ns: int, left_ns: int | None) -> None:
         """Count a request that got outputs."""

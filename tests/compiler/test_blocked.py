@@ -159,7 +159,7 @@ def test_gates_are_multiplied_in_blocks_and_odd_sizes_outside() -> None:
         op("Mul", "i j", "k"),
         op("MatMul", "k d", "y"),
     ]
-    for width, entered in ((64, 1), (40, 2)):
+    for width, entered in ((64, 1), (36, 2)):
         constants = {"g": drawn(32, width), "u": drawn(32, width, seed=1), "d": drawn(width, 12)}
         kinds = check(model(nodes, ["N", 32], {"y": ["N", 12]}, **constants), (3, 32))
         assert kinds["nchwc.ReorderInput"] == entered

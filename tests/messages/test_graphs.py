@@ -75,6 +75,8 @@ def test_a_graph_has_steps() -> None:
             read_graph(text, "g.toml")
 
 
-def test_what_nothing_acts_upon_is_refused() -> None:
-    graph = read_graph('serves = "embeddings"' + TEXT, "read_text.toml")
-    assert graph_fault(graph) == ("graph 'read_text': serves = 'embeddings' means nothing yet; leave it out")
+def test_what_a_graph_may_serve_is_listed() -> None:
+    for kind in ("embeddings", "rerank"):
+        assert graph_fault(read_graph(f'serves = "{kind}"' + TEXT, "read_text.toml")) is None
+    with pytest.raises(ConfigError, match="serves"):
+        read_graph('serves = "poems"' + TEXT, "read_text.toml")

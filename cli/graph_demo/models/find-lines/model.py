@@ -15,7 +15,7 @@ MOST = 16
 SEEN = 0.3
 """Value of the map from which on there is text."""
 GROWTH = 1.6
-"""How much a box grows: a detector of this kind (DB) sees the inner part of each line."""
+"""Growth of each box: a detector of this kind (DB) sees the inner part of each line."""
 LEAST = 3
 """Pixels that a line has at least in both directions."""
 
