@@ -161,7 +161,7 @@ def test_what_follows_a_start_that_failed_does_not_go_on_with_what_was_before(wa
 def test_a_long_line_of_failures_is_told_without_end_of_stack() -> None:
     table = Table()
     table.submit(accepted(start=True))
-    keys = [table.submit(accepted()) for _ in range(3_000)]
+    keys = [table.submit(accepted()) for _ in range(1_200)]
     table.reject(table.arrived.pop())
     assert all(table.refusals[key].reason is Reason.UNKNOWN_SEQUENCE for key in keys)
 
