@@ -94,15 +94,15 @@ def test_a_model_that_ends_its_workers_is_given_up_and_another_goes_on(tmp_path:
 
         wait_for(given_up, "the model to be given up", 120)
 
-        def why_not_ready() -> str:
+        def why_not_ready(model: str) -> str:
             try:
-                with urllib.request.urlopen(f"{site.http}/v2/models/decode/ready", timeout=60):
+                with urllib.request.urlopen(f"{site.http}/v2/models/{model}/ready", timeout=60):
                     return ""
             except urllib.error.HTTPError as error:
                 return error.read().decode()
 
-        # By then the last worker is back.
-        wait_for(lambda: FATAL in why_not_ready(), "readiness to say why")
+        wait_for(lambda: FATAL in why_not_ready("decode"), "readiness to say why")
         entries = {entry["name"]: entry for entry in site.post("/v2/repository/index")}
         assert FATAL in entries["decode"]["reason"]
+        wait_for(lambda: not why_not_ready("net"), "the last worker to be back")
         assert factor(client) == 2.0
