@@ -232,15 +232,8 @@ def gateway(controller_address: str, **options: Any) -> Iterator[str]:
 @contextmanager
 def serving(controller_address: str, **options: Any) -> Iterator[Addresses]:
     """Run a gateway in a thread; yield all of its addresses."""
-    # Most tests are about clients over ZeroMQ, which those of this process would not use by themselves. A
-    # controller is lost only if a test makes it so: where a machine stands still, the pings come late.
-    given = {
-        "local_clients": False,
-        "keyless_loopback": True,
-        "drain_timeout_ms": 200.0,
-        "controller_timeout_ms": 1_000.0 * PATIENCE_S,
-        **options,
-    }
+    # Most tests are about clients over ZeroMQ, which those of this process would not use by themselves.
+    given = {"local_clients": False, "keyless_loopback": True, "drain_timeout_ms": 200.0, **options}
     settings: dict[str, Any] = {"address": "tcp://127.0.0.1:*", **given}
     config = GatewayConfig(controller_address=controller_address, **settings)
     stop = threading.Event()
