@@ -50,14 +50,17 @@ class GraphDemoReport(msgspec.Struct, frozen=True):
     def table(self) -> Table:
         """Return the rows as people read them, for 80 columns."""
         table = Table(
-            title="Graphs, and a client that calls their steps with fixed shares of the SLO", box=SIMPLE
+            title="Graphs, and a client that calls their steps with fixed shares of the SLO",
+            box=SIMPLE,
+            padding=(0, 1),
+            pad_edge=False,
         )
         for name in ("asked for", "requests", "in time", "median", "p99", "in vain", "right"):
             table.add_column(name, justify="left" if name == "asked for" else "right", no_wrap=True)
         for row in self.rows:
             table.add_row(
                 f"{row.graph}, {row.way}", f"{row.requests:,}", f"{row.in_time:.1%}",
-                _ms(row.median_ms), _ms(row.p99_ms), f"{row.in_vain:.1%}", f"{row.right:.1%}",
+                _ms(row.median_ms), _ms(row.p99_ms), f"{row.in_vain:.1%}", f"{row.right:.0%}",
             )  # fmt: skip
         return table
 
