@@ -16,7 +16,7 @@ from rich.table import Table
 from mainspring.cli.configuration.config import read_config
 from mainspring.cli.graph_demo.asking import Question, ReadDigit, ReadText
 from mainspring.cli.graph_demo.material import GRAPHS, make_models
-from mainspring.cli.graph_demo.playing import Load, Row, Turn, load_for, play_turns, rows_of
+from mainspring.cli.graph_demo.playing import Load, Row, Say, Turn, load_for, play_turns, rows_of
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.run_dir import OUTPUT_REMEDY, claimed, clear
@@ -101,7 +101,7 @@ def _run_alone(options: GraphDemoOptions, console: Console) -> GraphDemoReport:
 
 
 async def _asked(
-    address: str, specs: dict[str, ModelSpec], options: GraphDemoOptions, console: Console, say: Any
+    address: str, specs: dict[str, ModelSpec], options: GraphDemoOptions, console: Console, say: Say
 ) -> tuple[list[Turn], dict[str, Load]]:
     digit = ReadDigit()
     questions: Sequence[Question] = (ReadText(options.seed), digit)

@@ -56,7 +56,7 @@ def embeddings(
 
     if pooling not in encoding.POOLINGS:
         raise typer.BadParameter(
-            f"{pooling!r} is no pooling; --pooling is one of {one_of(pooling, encoding.POOLINGS)}"
+            f"--pooling can't be {pooling!r}; it is one of {one_of(pooling, encoding.POOLINGS)}"
         )
     model, _ = read_model(encoder)
     length = encoding.pool(model, pooling)  # type: ignore[arg-type]

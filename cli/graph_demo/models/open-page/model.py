@@ -26,7 +26,7 @@ class Predictor:
         return {"page": np.array([file.getvalue()])}
 
     def predict(self, inputs: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-        """Return ``data``, [rows, 3, 192, 320]; raise ValueError for what is no picture."""
+        """Return ``data``, [rows, 3, 192, 320]; raise ValueError for a file that is not a picture."""
         return {"data": np.stack([_opened(bytes(file)) for file in inputs["page"]])}
 
 
