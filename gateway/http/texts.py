@@ -54,7 +54,7 @@ class Texts:
     def __init__(self, services: Services, config: GatewayConfig, clock: TurnClock | None = None) -> None:
         """``clock``: as `AdmissionQueue` takes it."""
         self._services = services
-        self._driver: Any = cast("Any", services).driver
+        self._driver = services.driver
         self._config = config
         self._slices = TimeSlices()
         longest_ns = milliseconds(config.http_shed_wait_ms)
