@@ -47,8 +47,8 @@ MODULES = {
     native.SIMULATOR: (
         *("simulator/checks.py", "simulator/controller.py", "simulator/device.py"),
         "simulator/environment.py",
-        *("simulator/fleet.py", "simulator/gateway.py", "simulator/outcomes.py", "simulator/slowness.py"),
-        "simulator/gateway_core.py",
+        *("simulator/fleet.py", "simulator/gateway.py", "simulator/graphs.py"),
+        *("simulator/gateway_core.py", "simulator/outcomes.py", "simulator/slowness.py"),
         *("simulator/simulation.py", "telemetry/percentiles.py", "telemetry/samples.py"),
         *("traces/records.py", "traces/returning.py"),
     ),

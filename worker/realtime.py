@@ -110,6 +110,13 @@ class Rights:
         self._pin(self._other_cores)
         self._prioritise(NETWORK_PRIORITY, "network")
 
+    def release_network(self) -> None:
+        """Take the real-time priority from the calling thread, the network thread: nothing that follows has a
+        deadline. What ends a process, the interpreter and all its memory, takes up to 0.1 s of a core, which
+        requests for other workers would wait for."""
+        if self.realtime:
+            _end_realtime()
+
     def claim_load(self) -> None:
         """Keep the calling thread, LOAD, off EXEC's core and before normal threads of other processes."""
         self._claim_background(LOAD_NICE)
@@ -122,8 +129,7 @@ class Rights:
         self._pin(self._other_cores)
         if not self.realtime:
             return
-        if os.sched_getscheduler(0) != os.SCHED_OTHER:
-            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        _end_realtime()
         with contextlib.suppress(PermissionError):
             # Relative: a thread begins at the niceness that the whole process was given.
             thread = threading.get_native_id()
@@ -166,6 +172,12 @@ class Rights:
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
+
+
+def _end_realtime() -> None:
+    """Give the calling thread a normal one's scheduling."""
+    if os.sched_getscheduler(0) != os.SCHED_OTHER:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def name_thread(name: str) -> None:

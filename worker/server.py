@@ -155,6 +155,7 @@ def _serve(
                 network.step(executors.expire(network.longest_wait_ns(time.monotonic_ns())))
         _drain(config, executors, network)
     finally:
+        rights.release_network()
         if executors.stop(config.drain_timeout_ms / 1000):
             engine.close()
     if executors.broken:

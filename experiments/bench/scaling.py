@@ -68,7 +68,8 @@ def figures_of(summary: Summary, steps: Sequence[Step]) -> list[Figure]:
     refused = sum(summary.rejected.values())
     rows = [
         Figure("offered", summary.offered, "requests", note=f"{summary.offered_rate:.0f} a second"),
-        Figure("lost", summary.missing, "requests", target=0),
+        Figure("lost", _lost(summary), "requests", target=0),
+        Figure("not sent in time", summary.unsent + summary.expired, "requests"),
         Figure("late by the gateway's clock", 100 * summary.gateway_late / offered, "%", target=0.1),
         Figure("late by the caller's clock", 100 * summary.late / offered, "%"),
         Figure("refused", 100 * refused / offered, "%", note=str(summary.rejected)),
@@ -101,8 +102,13 @@ def main(
     devices = ", ".join(map(str, (FIRST, *STEPS)))
     title = f"{devices} emulated devices in turn, {rate:.0f} requests/s, SLO {SLO_MS:.0f} ms"
     publish("scaling", title, figures_of(summary, steps), output, steps=steps)
-    if summary.missing:
+    if _lost(summary):
         raise typer.Exit(1)
+
+
+def _lost(summary: Summary) -> int:
+    """Return how many requests were sent and have no reply."""
+    return summary.lost + summary.unanswered
 
 
 def _measure(address: str, rate: float, seconds: float) -> tuple[Summary, list[Step]]:
