@@ -121,6 +121,7 @@ class Repository:
         )
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._jobs: asyncio.Queue[Build] = asyncio.Queue()
+        self._compiling: Build | None = None
         self._adopted = False
         self._state_due_ns = 0
         self.requests = Requests(config, self.reconciler, self._scanner, self._wake.set)
@@ -170,6 +171,8 @@ class Repository:
             began_ns = time.monotonic_ns()
             for step in self.reconciler.steps(began_ns):
                 self._begin(step)
+            if self._compiling is not None and not self._is_wanted(self._compiling):
+                await self._compiler.close()
             self._links.tell_awaited(self.reconciler.awaited)
             settled = self._write_state(began_ns)
             # Not more often than leaves half of the time for everything else.
@@ -261,15 +264,21 @@ class Repository:
                     await sweep(self._config.store, self.reconciler, always=not swept)
                     swept = True
                 continue
-            record = self.reconciler.records.get(build.model)
-            if record is None or build not in record.wanted.values():
+            if self._is_wanted(build):
+                await self._compile_one(build)
+            if build.stage is Stage.COMPILING:  # It isn't wanted any more.
                 build.stage = Stage.WAITING
                 self.reconciler.heard_of(build.model)
-                continue
-            await self._compile_one(build)
+                swept = False  # An end in the middle leaves parts of an artifact.
+
+    def _is_wanted(self, build: Build) -> bool:
+        """Return whether a version's content is still to be served: its files may have gone meanwhile."""
+        record = self.reconciler.records.get(build.model)
+        return record is not None and any(build is each for each in record.wanted.values())
 
     async def _compile_one(self, build: Build) -> None:
         folder = f"{self.reconciler.records[build.model].found.folder}/{build.version}"
+        self._compiling = build
         try:
             build.compiled(
                 await self._compiler.compile(
@@ -277,10 +286,15 @@ class Repository:
                 )
             )
         except CompileFailed as error:
+            if not self._is_wanted(build):
+                _LOGGER.info("model %s, version %d is not compiled to its end", build.model, build.version)
+                return
             _LOGGER.warning("model %s, version %d: %s", build.model, build.version, error)
             build.fail(str(error), passing=error.changed)
             # Another version may be served in its place.
             await self._scanner.look(build.model, asked=False)
+        finally:
+            self._compiling = None
         self.reconciler.heard_of(build.model)
         self._wake.set()
 

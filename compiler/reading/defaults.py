@@ -29,7 +29,8 @@ _LAYERS = {
     *("QLinearMatMul", "LSTM", "GRU", "RNN", "BatchNormalization", "InstanceNormalization", "Attention"),
     *("LayerNormalization", "GroupNormalization", "PRelu", "QuantizeLinear", "DequantizeLinear", "Gather"),
     *("Reshape", "Slice", "Resize", "Upsample", "Pad", "Tile", "Expand", "Split", "Squeeze", "Unsqueeze"),
-    "ConstantOfShape",
+    *("ConstantOfShape", "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1"),
+    *("ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare", "CenterCropPad", "DFT", "Range"),
 }
 """Operators whose initializers are weights, or decide shapes."""
 

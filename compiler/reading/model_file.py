@@ -207,7 +207,7 @@ def _parsed(content: bytes, path: Path) -> onnx.ModelProto:
             f"{path} is not an ONNX model, or only a part of one ({error}); fetch it again, "
             "or the model's author can export it again"
         ) from error
-    if not (model.graph.node or model.graph.output) or not model.opset_import:
+    if not (model.graph.node or model.graph.output or model.graph.input) or not model.opset_import:
         raise CompileError(
             f"{path} is not an ONNX model: it holds no graph with nodes; the model's author can "
             "export it again"

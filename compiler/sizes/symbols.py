@@ -138,7 +138,7 @@ _MOST_SIZE = 1 << 20
 _FIRST = (32, 48, 64, 16, 128, 224, 320, 512, 1024, 8, 256, 4, 640, 2048, 4096, 16384, 2, 3, 1)
 """Sizes to begin with: the first at which the model runs, with all symbols equal, is the base."""
 
-_LOWERED = (1_280, 1_024, 640, 512)
+_LOWERED = (1_344, 1_280, 1_024, 640, 512)
 """Sizes that a limit is lowered to before its half."""
 
 _TINY = 3

@@ -19,6 +19,7 @@ from mainspring.compiler.sizes.sample_forms import Described
 VECTOR = "g (float[N,4] x, float[4] hidden) => (float[N,4] y) { y = Add(x, hidden) }"
 SCALAR = "g (float[N,4] x, float scale) => (float[N,4] y) { y = Mul(x, scale) }"
 LAYER = "g (float[N,4] x, float[4,3] w) => (float[N,3] y) { y = MatMul(x, w) }"
+AXES = "g (float[N,4] x, int64[1] axes) => (float[N,1] y) { y = ReduceSum(x, axes) }"
 BESIDE = "g (float[N,4] x, float[4,3] w) => (float[N,3] y) { z = MatMul(x, w) y = Mul(z, z2) }"
 
 
@@ -36,10 +37,11 @@ def model(text: str, ir: int = 8, **initializers: Any) -> onnx.ModelProto:
         (model(SCALAR, scale=3), ["scale"]),
         (model(VECTOR, ir=3, hidden=[1, 2, 3, 4]), []),
         (model(LAYER, w=np.ones((4, 3))), []),
+        (model(AXES, axes=[1]), []),
         (model(BESIDE, w=np.ones((4, 3)), z2=np.ones(3)), ["w"]),
         (model("g (float[N,4] x) => (float[N,4] y) { y = Add(x, b) }", b=[1, 2, 3, 4]), []),
     ],
-    ids=["vector", "scalar", "IR 3", "weight of a layer", "beside others", "not listed"],
+    ids=["vector", "scalar", "IR 3", "weight of a layer", "axes", "beside others", "not listed"],
 )
 def test_which_are_defaults(made: onnx.ModelProto, names: list[str]) -> None:
     found = take_defaults(made)

@@ -151,12 +151,13 @@ def test_optional_tensors_are_always_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "why"),
     [
-        (made([], [value("x")], []), "holds no graph with nodes"),
+        (made([], [value("x")], []), "has no outputs"),
+        (onnx.ModelProto(ir_version=8), "holds no graph with nodes"),
         (made([helper.make_node("Neg", ["x"], ["y"])], [value("x")], []), "has no outputs"),
         (made([], [], [value("c", [2])], [CONSTANT]), "has no input"),
         (made([MINE], [value("x")], [value("y")]), "Mine of the domain 'ai.onnx.contrib' is an operator of"),
     ],
-    ids=["empty", "no outputs", "no input", "library"],
+    ids=["no nodes", "empty", "no outputs", "no input", "library"],
 )  # fmt: skip
 def test_what_means_nothing_is_refused_in_a_sentence(
     model: onnx.ModelProto, why: str, tmp_path: Path

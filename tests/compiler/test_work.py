@@ -106,7 +106,7 @@ def detector(make_model: MakeModel, channels: int = 3) -> onnx.ModelProto:
 
 def test_images_may_be_as_large_as_detectors_have_them_in_smaller_batches(make_model: MakeModel) -> None:
     prepared = Prepared(detector(make_model), 16, most={}, or_fewer=True)
-    assert [symbol.limit for symbol in prepared.symbols] == [1280, 1280]
+    assert [symbol.limit for symbol in prepared.symbols] == [1344, 1344]
     assert (prepared.most_rows, prepared.reduced) == (3, True)
     asked = Prepared(detector(make_model), 16, most={})
     assert asked.most_rows == 16, "all of a batch that is asked for fits"
@@ -118,7 +118,7 @@ def test_a_common_size_is_taken_where_it_costs_more_than_others_may(
 ) -> None:
     model = detector(make_model, channels=1)
     monkeypatch.setattr(trials, "MOST_WORK", count(model, height=256, width=256)[0])
-    monkeypatch.setattr(trials, "COMMON", ((640, count(model, height=640, width=640)[0]), (1280, 0)))
+    monkeypatch.setattr(trials, "COMMON", ((640, count(model, height=640, width=640)[0]), (1344, 0)))
     prepared = Prepared(model, 16, most={}, or_fewer=True)
     assert [symbol.limit for symbol in prepared.symbols] == [640, 640]
     assert prepared.most_rows == 2
