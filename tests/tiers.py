@@ -116,6 +116,7 @@ TIER_OF = {
     "repository/test_serving": "cluster",
     "repository/test_sequence_compiling": "cluster",
     "repository/test_control": "cluster",
+    "repository/test_server": "cluster",
     "scheduler": "unit",
     "scheduler/test_load_room": "codegen",
     "scheduler/test_operated_policies": "codegen",

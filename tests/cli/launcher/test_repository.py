@@ -37,7 +37,6 @@ from mainspring.messages.repository import IndexEntry, ModelState
 from mainspring.messages.sharding import first_map
 from mainspring.messages.tables import ConfigError
 from mainspring.worker.config import MIB
-from tests.python_models import folder as python_model
 from tests.repository.nets import COLUMNS, configure, put
 
 ONES = {"x": np.ones((1, COLUMNS), np.float32)}
@@ -279,18 +278,6 @@ def test_several_versions_are_served_at_once_and_the_highest_is_the_default(begu
     configure(site.path, "latest", "version_policy { all {} }")
     wait_for(lambda: ready("latest", "1", "2", "3"), "all versions to be ready")
     assert factor(client, "latest", 1) == 1.0
-
-
-def test_what_is_removed_while_it_is_compiled_keeps_no_other_waiting(begun: Begun) -> None:
-    site, _, client = begun
-    begins = site.run_dir / "begins"
-    waits = f"def __init__(self, folder):\n    open({str(begins)!r}, 'w').close()\n    time.sleep(299)"
-    python_model(site.path / "long" / "1", before=waits)
-    wait_for(begins.exists, "its compilation")
-    shutil.rmtree(site.path / "long")
-    put(site.path, "next", 1, 3.0)
-    wait_for(lambda: serves(client, 3.0, "next"), "the model behind it")
-    assert not site.index().keys() & {"long"}
 
 
 def test_loading_by_clients_is_off_unless_it_was_asked_for(begun: Begun) -> None:

@@ -1,0 +1,23 @@
+"""The repository's process: what it does with a compilation whose model is gone."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tests.cli.launcher.test_repository import Site, serves, wait_for
+from tests.python_models import folder as python_model
+from tests.repository.nets import put
+
+
+def test_what_is_removed_while_it_is_compiled_keeps_no_other_waiting(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    begins = tmp_path / "begins"
+    waits = f"def __init__(self, folder):\n    open({str(begins)!r}, 'w').close()\n    time.sleep(299)"
+    python_model(site.path / "long" / "1", before=waits)
+    with site.cluster() as (_, client):
+        wait_for(begins.exists, "its compilation")
+        shutil.rmtree(site.path / "long")
+        put(site.path, "next", 1, 3.0)
+        wait_for(lambda: serves(client, 3.0, "next"), "the model behind it")
+        assert not site.index().keys() & {"long"}
