@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
@@ -20,7 +19,6 @@ from mainspring.messages.codes import Status
 from mainspring.messages.metrics import DeviceHealth, Reading
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import Goodbye, Ping, Pong, Refused, Welcome, WorkerHello
-from mainspring.worker import realtime
 from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.engine import DeviceLost, EngineError
 from mainspring.worker.engines import emulated
@@ -388,34 +386,9 @@ def test_taken_data_address_is_named() -> None:
             run(config, threading.Event())
 
 
-def give(monkeypatch: pytest.MonkeyPatch, **methods: Callable[..., object]) -> None:
+def give(monkeypatch: pytest.MonkeyPatch, **methods: Callable[[], object]) -> None:
     """Have emulated devices from now on be of a class of their own, with these methods besides."""
     monkeypatch.setattr(emulated, "EmulatedEngine", type("Gifted", (EmulatedEngine,), methods))
-
-
-def test_what_ends_a_worker_has_no_real_time_priority(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    classes: dict[int, int] = {}
-    seen: list[tuple[int, int]] = []
-
-    def see(_device: object) -> DeviceHealth:
-        me = threading.get_ident()
-        seen.append((me, classes.get(me, os.SCHED_OTHER)))
-        return DeviceHealth()
-
-    monkeypatch.setattr(realtime, "_lock_memory", str)
-    monkeypatch.setattr(
-        os, "sched_setscheduler", lambda _who, kind, _how: classes.update({threading.get_ident(): kind})
-    )
-    monkeypatch.setattr(os, "sched_getscheduler", lambda _who: classes.get(threading.get_ident()))
-    give(monkeypatch, health=see, close=see)
-    cluster = start(realtime=True, exec_core=max(os.sched_getaffinity(0)))
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not seen and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    cluster.close()
-    network, kind = seen[-1]
-    assert kind == os.SCHED_OTHER
-    assert (network, os.SCHED_FIFO) in seen, "while it serves"
 
 
 class Watched:
