@@ -112,10 +112,9 @@ class Rights:
 
     def release_network(self) -> None:
         """Take the real-time priority from the calling thread, the network thread: nothing that follows has a
-        deadline. What ends a process, the interpreter and all its memory, takes up to 0.1 s of a core, which
-        requests for other workers would wait for."""
+        deadline."""
         if self.realtime:
-            _end_realtime()
+            end_realtime()
 
     def claim_load(self) -> None:
         """Keep the calling thread, LOAD, off EXEC's core and before normal threads of other processes."""
@@ -129,7 +128,7 @@ class Rights:
         self._pin(self._other_cores)
         if not self.realtime:
             return
-        _end_realtime()
+        end_realtime()
         with contextlib.suppress(PermissionError):
             # Relative: a thread begins at the niceness that the whole process was given.
             thread = threading.get_native_id()
@@ -174,8 +173,12 @@ class Rights:
             self.notes.append(text)
 
 
-def _end_realtime() -> None:
-    """Give the calling thread a normal one's scheduling."""
+def end_realtime() -> None:
+    """Take its real-time priority from the calling thread, if it has one.
+
+    What ends a process, the interpreter and all its memory, takes up to 0.1 s of a core. At a real-time
+    priority, requests that other processes serve would wait for that.
+    """
     if os.sched_getscheduler(0) != os.SCHED_OTHER:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 

@@ -22,6 +22,7 @@ from mainspring.cli.launcher.jobs import Job, RepositoryJob
 from mainspring.cli.launcher.signals import stop_on_signals
 from mainspring.cli.output import SERVING_PATIENCE_S, keep_saying, set_up_logging
 from mainspring.transport.handshake_rate import HandshakeRate
+from mainspring.worker.realtime import end_realtime
 
 PR_SET_PDEATHSIG = 1
 
@@ -55,6 +56,8 @@ def main(path: str) -> int:
         # The last line of the log is what the supervisor quotes.
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
+    finally:
+        end_realtime()
     return 0
 
 

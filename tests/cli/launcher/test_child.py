@@ -16,6 +16,15 @@ from mainspring.cli.launcher.jobs import GatewayJob
 from mainspring.gateway.config import GatewayConfig
 from tests.patience import PATIENCE_S
 
+SAYS_ITS_CLASSES = """
+import os, sys
+from mainspring.cli.launcher import child, jobs
+
+jobs.GatewayJob.run = lambda job, stop: print(os.sched_getscheduler(0))
+child.main(sys.argv[1])
+print(os.sched_getscheduler(0))
+"""
+
 
 @pytest.mark.parametrize(("parents", "own"), [(5, 0), (5, 3)])
 def test_niceness_is_added_to_that_of_the_launcher(tmp_path: Path, parents: int, own: int) -> None:
@@ -47,6 +56,22 @@ def test_niceness_is_added_to_that_of_the_launcher(tmp_path: Path, parents: int,
     finally:
         child.terminate()
         child.wait()
+
+
+def test_what_ends_a_process_has_no_real_time_priority(tmp_path: Path) -> None:
+    job = GatewayJob(
+        name="gateway",
+        gateway=GatewayConfig(address="tcp://127.0.0.1:1", keyless_loopback=True),
+        priority=1,
+        parent_pid=os.getpid(),
+    )
+    path = tmp_path / "gateway.json"
+    path.write_bytes(msgspec.json.encode(job))
+    run = [sys.executable, "-c", SAYS_ITS_CLASSES, str(path)]
+    said = subprocess.run(run, capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout.split()
+    while_it_serves, at_the_end = map(int, said)
+    assert while_it_serves in {os.SCHED_FIFO, os.SCHED_OTHER}, "the latter where the user may not"
+    assert at_the_end == os.SCHED_OTHER
 
 
 def listened(port: int) -> bool:
