@@ -134,16 +134,19 @@ def tree(path: str) -> ast.Module:
     return ast.parse((ROOT / path).read_text(encoding="utf-8"), path)
 
 
-def imported_modules(path: str) -> Iterator[str]:
-    """Yield the full name of every module, or member of a module, that the file imports anywhere."""
+@functools.cache
+def imported_modules(path: str) -> tuple[str, ...]:
+    """Return the full name of every module, or member of a module, that the file imports anywhere."""
+    found: list[str] = []
     for node in ast.walk(tree(path)):
         match node:
             case ast.Import(names=names):
-                yield from (alias.name for alias in names)
+                found += [alias.name for alias in names]
             case ast.ImportFrom(module=module, level=0, names=names):
-                yield from (f"{module}.{alias.name}" for alias in names)
+                found += [f"{module}.{alias.name}" for alias in names]
             case ast.ImportFrom():
-                yield f"relative import at line {node.lineno}"
+                found.append(f"relative import at line {node.lineno}")
+    return tuple(found)
 
 
 def functions(path: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
