@@ -2,7 +2,8 @@
 
 Columns, in any order: ``time_s``, seconds from the workload's start; ``model``; and, where requests differ,
 ``rows`` and ``slo_ms``, whose empty cells stand for the workload's own. ``none`` as an SLO is a request
-without a deadline. The whole file is checked before anything is played, and kept as 24 bytes a request.
+without a deadline. Other columns are passed over, unless they look like a misspelled one that is missing.
+The whole file is checked before anything is played, and kept as 24 bytes a request.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from mainspring.messages.choices import did_you_mean
+from mainspring.messages.choices import did_you_mean, nearest
 from mainspring.traces.arrival import SECOND_NS, Arrival
 from mainspring.traces.tracefile import TraceError, check_models, read_rows
 from mainspring.traces.workload import Workload
@@ -147,16 +148,20 @@ class _Table:
                 f"{path}:1: the header lacks {' and '.join(missing)}: it must have {', '.join(COLUMNS)}, and"
                 f" may have {', '.join(OWN)}; it is {','.join(header[:6]) or 'empty'}"
             )
-        unknown = [column for column in columns if column not in (*COLUMNS, *OWN)]
-        if unknown or len(self.place_of) < len(columns):
-            wrong = f"an unknown column {unknown[0]!r}" if unknown else "a column twice"
-            raise TraceError(f"{path}:1: has {wrong}; it may have {', '.join((*COLUMNS, *OWN))}, each once")
+        self.width = len(columns)
+        lacks = [column for column in OWN if column not in self.place_of]
+        for column in (*COLUMNS, *OWN):
+            if columns.count(column) > 1:
+                raise TraceError(f"{path}:1: has a column twice: {column}")
+        for column in columns:
+            if column not in (*COLUMNS, *OWN) and (meant := nearest(column, lacks)):
+                raise TraceError(f"{path}:1: has a column {column!r}; did you mean {meant!r}?")
 
     def row(self, line: int, cells: list[str]) -> _Row:
         """Return a row; raise `TraceError` unless it has as many cells as the header."""
-        if len(cells) != len(self.place_of):
+        if len(cells) != self.width:
             raise TraceError(
-                f"{self.path}:{line}: has {len(cells)} columns, but the header has {len(self.place_of)}"
+                f"{self.path}:{line}: has {len(cells)} columns, but the header has {self.width}"
             )
         return _Row(self, line, cells)
 
@@ -187,10 +192,10 @@ class _Row:
         """Return a whole number from 1; None for an empty cell."""
         if not self.text(column):
             return None
-        value = _parsed(int, self.text(column))
-        if value is None or not 1 <= value <= most:
+        value = _parsed(float, self.text(column))
+        if value is None or not 1 <= value <= most or value != int(value):
             raise self._wrong(column, f"a whole number from 1 to {most}, or empty for the workload's")
-        return value
+        return int(value)
 
     def model(self) -> int:
         """Return the model's place among the workload's."""

@@ -57,6 +57,12 @@ def test_columns_come_in_any_order_and_files_may_be_gzipped(tmp_path: Path) -> N
     ]
 
 
+def test_a_derived_file_may_have_other_columns_and_whole_numbers_as_floats(tmp_path: Path) -> None:
+    lines = "user,rows,time_s,model,latency\n'me, or you',2.0,0.1,a,\n,,0.2,b,7\n".replace("'", '"')
+    arrivals = played(Recipe(kind=Kind.CSV, trace=write(tmp_path, lines), slo_ns=None))
+    assert [(each.model, each.rows) for each in arrivals] == [("a", 2), ("b", 1)]
+
+
 def test_models_slos_in_turn_stand_where_a_row_has_none(tmp_path: Path) -> None:
     recipe = Recipe(kind=Kind.CSV, trace=write(tmp_path, FULL), slos_ns=(10, 20), duration_ns=2 * SECOND_NS)
     assert [each.slo_ns for each in played(recipe)] == [20, None, 40_000_000]
@@ -79,7 +85,7 @@ def test_a_part_is_played_faster_and_more_of_it(tmp_path: Path) -> None:
     ("change", "says"),
     [
         (("time_s,", "when,"), r"arrivals\.csv:1: the header lacks time_s: it must have time_s, model"),
-        (("slo_ms", "slo"), r":1: has an unknown column 'slo'; it may have time_s, model, rows, slo_ms"),
+        (("slo_ms", "slo"), r":1: has a column 'slo'; did you mean 'slo_ms'?"),
         (("rows", "model"), r":1: has a column twice"),
         (("0.5,b,2,", "0.5,b,2"), r":2: has 3 columns, but the header has 4"),
         (("1.25,a", "0.25,a"), r":4: time_s is 0\.25, before that of the row above; sort the rows"),
@@ -88,6 +94,7 @@ def test_a_part_is_played_faster_and_more_of_it(tmp_path: Path) -> None:
         (("1.25,a", "1764155795000,a"), r":4: time_s .* to 3\.16"),
         (("1.25,a", "1.25,aa"), r":4: model \(column 2\) is 'aa', but .*; did you mean 'a'"),
         (("b,2", "b,0"), r":2: rows \(column 3\) is '0', but it must be a whole number from 1"),
+        (("b,2", "b,2.5"), r":2: rows \(column 3\) is '2.5', but it must be a whole number from 1"),
         (("none", "-4"), r":3: slo_ms \(column 4\) is '-4', but it must be a number greater than 0"),
     ],
 )
