@@ -121,10 +121,10 @@ class GatewayDriver:
             return
         sizes = [len(frame) for frame in frames]
         try:
-            request, whole = self.catalog.completed(self.catalog.prioritised(request), frames)
+            taken, whole = self.catalog.completed(self.catalog.prioritised(request), frames)
             if whole is not frames:
                 frames, sizes = whole, [len(frame) for frame in whole]
-            accepted = check_request(request, sizes, self.catalog.resolve, self._max_slo_ns)
+            accepted = check_request(taken, sizes, self.catalog.resolve, self._max_slo_ns)
         except BadRequest as error:
             self._turn_away(connection, request, error.reason, self._worded(error, request, sizes))
             return

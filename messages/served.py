@@ -7,6 +7,7 @@ makes one answer of both. A reason begins with one of the words below.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import msgspec
@@ -46,6 +47,14 @@ Told = Standing | Awaited
 def why(word: str, detail: str = "") -> str:
     """Return a reason: one of the words, and what there is to say beside it."""
     return f"{word}: {detail}" if detail else word
+
+
+def for_clients(text: str, name: str, public: str) -> str:
+    """Return a text in which a model is called what clients call it, ``public``, and not by the scheduler's
+    ``name``, which still stands in paths."""
+    if name == public or name not in text:
+        return text
+    return re.sub(rf"(?<![\w/.-]){re.escape(name)}(?![\w/-])", lambda _: public, text)
 
 
 class ServedModel(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.operating import SetGraph
 from mainspring.messages.peers import Graph, ModelDown, ModelUp, Served
-from mainspring.messages.served import BEING_COMPILED, CANT_BE_LOADED, STARTING, ServedModel, why
+from mainspring.messages.served import BEING_COMPILED, CANT_BE_LOADED, STARTING, ServedModel, for_clients, why
 from mainspring.messages.sharding import ShardMap
 from mainspring.messages.status import ClusterStatus, ModelStatus
 from mainspring.repository.layout import FoundModel
@@ -269,7 +269,8 @@ class Build:
 
     def fail(self, reason: str, *, passing: bool = False) -> None:
         """Give it up; if ``passing``, until its files are looked at again."""
-        self.stage, self.reason, self.passing = Stage.FAILED, reason, passing
+        self.stage, self.passing = Stage.FAILED, passing
+        self.reason = for_clients(reason, self.name, self.model)
 
     def compiled(self, spec: ModelSpec) -> None:
         """Its artifact is in the store."""

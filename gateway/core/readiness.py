@@ -22,7 +22,16 @@ from mainspring.gateway.config import STRICT
 from mainspring.gateway.core.controller_catalogs import Told
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.messages.codes import Reason
-from mainspring.messages.served import CANT_BE_LOADED, LEAVING, NO_MODEL, STARTING, Awaited, Standing, why
+from mainspring.messages.served import (
+    CANT_BE_LOADED,
+    LEAVING,
+    NO_MODEL,
+    STARTING,
+    Awaited,
+    Standing,
+    for_clients,
+    why,
+)
 from mainspring.messages.status import ClusterStatus
 
 
@@ -223,7 +232,8 @@ class Readiness:
             return next((_of_model(name, reason) for name, reason in reasons if reason), "")
         spec = signature.spec
         shard = self._told.shard_of(spec.name) or 0
-        return self._absent(shard) or self._unready[shard].get(spec.name, "")
+        told = self._unready[shard].get(spec.name, "")
+        return self._absent(shard) or for_clients(told, spec.name, spec.public_name)
 
 
 def _most_telling(reasons: Iterable[str]) -> str:

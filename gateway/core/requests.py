@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
-from mainspring.gateway.core.effects import Accepted, Answer, Connection, Dispatched, Frame
+from mainspring.gateway.core.effects import Accepted, Answer, Connection, Dispatched, Frame, Refuse
 from mainspring.messages import ids
 from mainspring.messages.clients import Timing
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import FOUND_BYTES, TensorSpec
 from mainspring.messages.peers import Output, OutputTimes, TensorHeader
+from mainspring.messages.served import for_clients
 
 if TYPE_CHECKING:
     from mainspring.gateway.core.queries import Flow
@@ -363,6 +364,12 @@ def _found(spec: TensorSpec, frame: Frame) -> tuple[tuple[int, ...], int]:
     Those of a frame without content, as simulations have them, are the largest.
     """
     return spec.found(frame) if isinstance(frame, CONTENT) else (spec.shape, len(frame))
+
+
+def refused(request: Pending, reason: Reason, detail: str, earliest_finish_left_ns: int | None = None) -> Refuse:
+    """Return the reply without outputs; controller and workers call the model otherwise than clients do."""
+    said = for_clients(detail, request.accepted.model, request.accepted.signature.spec.public_name)
+    return Refuse(request.connection, request.key, reason, said, earliest_finish_left_ns)
 
 
 def answer(

@@ -30,7 +30,6 @@ from mainspring.gateway.core.effects import (
     Effect,
     Frame,
     Push,
-    Refuse,
     Withdraw,
 )
 from mainspring.gateway.core.queries import QueryFailed, begin, uses, withdrawn
@@ -45,6 +44,7 @@ from mainspring.gateway.core.requests import (
     answer,
     bad_outputs,
     late_detail,
+    refused,
     replaced,
     timed_out,
     unreachable,
@@ -145,7 +145,7 @@ class GatewayCore:
                 self.sequences.turned_away(request)
                 refusal = refusal[0], self.sequences.told(request, *refusal)
             # Never entered: a duplicate's key belongs to the request that is in flight.
-            self._effects.append(Refuse(connection, key, *refusal))
+            self._effects.append(refused(request, *refusal))
             self.observers.refused(request, refusal[0])
             return
         self._serial += 1
@@ -450,7 +450,7 @@ class GatewayCore:
         self._table.remove(request)
         self.counts["refused"] += 1
         self.observers.refused(request, reason)
-        self._effects.append(Refuse(request.connection, request.key, reason, detail, earliest_finish_left_ns))
+        self._effects.append(refused(request, reason, detail, earliest_finish_left_ns))
 
     def _remove(self, request: Pending) -> None:
         self._table.remove(request)

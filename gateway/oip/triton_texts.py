@@ -59,6 +59,8 @@ def of_request(error: BadRequest, request: InferRequest, sizes: Sequence[int], s
     for name in request.outputs or ():
         if name not in signature.outputs:
             return f"unexpected inference output '{name[:200]}' for model '{request.model}'"
+    if any(size < 0 for header in request.inputs for size in header.shape):
+        return error.detail
     said = _names(request, signature) or _rows(request, signature) or _shapes(request, sizes, signature)
     return f"{REQUEST}{said}" if said else error.detail
 
@@ -66,10 +68,13 @@ def of_request(error: BadRequest, request: InferRequest, sizes: Sequence[int], s
 def _names(request: InferRequest, signature: Signature) -> str:
     given, model = [each.name for each in request.inputs], request.model
     unknown = next((name for name in given if name not in signature.inputs), None)
-    missing = [name for name in signature.inputs if name not in given]
-    if len(given) != len(signature.inputs):
+    missing = [name for name in signature.inputs if name not in {*given, *signature.defaults}]
+    most = len(signature.inputs)
+    least = most - len(signature.defaults)
+    if not least <= len(given) <= most:
+        expected = f"{most} inputs" if least == most else f"number of inputs between {least} and {most}"
         return (
-            f"expected {len(signature.inputs)} inputs but got {len(given)} inputs for model '{model}'. "
+            f"expected {expected} but got {len(given)} inputs for model '{model}'. "
             f"Got input(s) {_quoted(given)}, but missing required input(s) {_quoted(missing)}. Please "
             "provide all required input(s)."
         )

@@ -117,6 +117,13 @@ def test_one_of_many_that_fails_counts_in_strict_alone() -> None:
         assert gateway.readiness.unready() == {"b": BROKEN}
 
 
+def test_reasons_call_a_model_what_clients_call_it() -> None:
+    gateway = Gateway()
+    gateway.up("m@1-ab", "can't be loaded: m@1-ab needs 9 pages", version_of="m")
+    gateway.serve("m", "m@1-ab")
+    assert gateway.readiness.model("m") == "can't be loaded: m needs 9 pages"
+
+
 def test_what_may_pass_is_told_before_what_never_could_be_loaded() -> None:
     for policy in ("strict", "serving"):
         gateway = Gateway(policy)
