@@ -28,7 +28,7 @@ from mainspring.cli.launcher.jobs import ConsoleJob, ControllerJob, GatewayJob, 
 from mainspring.cli.launcher.models import ModelSource
 from mainspring.cli.launcher.placement import lent_to_gateway
 from mainspring.cli.launcher.repository import NAME as REPOSITORY
-from mainspring.cli.launcher.repository import repository_job, with_store
+from mainspring.cli.launcher.repository import is_repository, repository_job, with_store
 from mainspring.cli.launcher.worker_jobs import WorkerPool, worker_pool
 from mainspring.compiler.artifact.manifest import CUDA
 from mainspring.controller.config import ControllerConfig
@@ -230,7 +230,10 @@ def make_plan(config: Config) -> Plan:
 def _check_models(config: Config, source: ModelSource, specs: Sequence[ModelSpec]) -> None:
     """Raise `ConfigError` if there is nothing to serve and nothing can come, or a model that fits nowhere."""
     if not specs and not config.repository.path:
-        raise ConfigError(f"the store {source.store} holds no model; `mainspring zoo` or `compile` adds some")
+        remedy = "`mainspring zoo` or `compile` adds some"
+        if source.store is not None and is_repository(Path(source.store)):
+            remedy = f"it is a model repository: serve it with --model-repository {source.store}"
+        raise ConfigError(f"the store {source.store} holds no model; {remedy}")
     largest = max(specs, key=lambda spec: spec.pages, default=None)
     measured = config.cluster.device == CUDA and not config.worker.pages
     if largest is not None and not measured and largest.pages > config.worker.pages:

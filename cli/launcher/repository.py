@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -29,7 +30,10 @@ def with_store(config: Config, run_dir: Path) -> Config:
     path = Path(given.path).absolute()
     if not path.is_dir():
         raise ConfigError(
-            f"the model repository {given.path} is not a folder; make it, even if it is empty at first"
+            f"the model repository {given.path} is a file; a repository is a folder with "
+            "MODEL/VERSION/model.onnx in it"
+            if path.exists()
+            else f"the model repository {given.path} is not a folder; make it, even if it is empty at first"
         )
     if is_store(path):
         raise ConfigError(
@@ -55,6 +59,13 @@ def with_store(config: Config, run_dir: Path) -> Config:
             op_libraries=config.cluster.op_libraries,
         ),
     )
+
+
+def is_repository(folder: Path) -> bool:
+    """Return whether a folder has a model with a version in it, as Triton lays them out."""
+    with suppress(OSError):
+        return any(each.is_dir() and each.name.isdecimal() for each in folder.glob("*/*"))
+    return False
 
 
 def is_store(folder: Path) -> bool:

@@ -70,6 +70,8 @@ class Store:
     def names(self) -> list[str]:
         """Return the names of the stored models, sorted; raise `StoreError` if they can't be read."""
         with reading(self.root, self.root):
+            if self.root.is_file():
+                raise StoreError(f"{self.root} is a file, and a model store is a folder")
             if not self.root.is_dir():
                 raise StoreError(
                     f"{self.root} is not a model store; "

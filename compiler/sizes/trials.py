@@ -22,8 +22,8 @@ _MOST_S = 10 * LONGEST_S
 """The same of one whose work is counted, for operators that take far longer than their count says."""
 COMMON = ((640, 100_000_000_000), (1_344, 40_000_000_000))
 """Sizes that models are commonly used at (detectors' 640 pixels, texts of 512 tokens, pages of 1,280 pixels,
-pictures of 800 x 1,333), each with the work of one row up to which sizes are looked for that are no larger. Where not all of a default
-batch can have them, the batch has fewer rows."""
+pictures of 800 x 1,333), each with the work of one row up to which sizes are looked for that are no larger.
+Where not all of a default batch can have them, the batch has fewer rows."""
 LARGEST_COMMON = COMMON[-1][0]
 FEWEST_ROWS = 2
 """Rows that the largest batch must have room for at a common size."""

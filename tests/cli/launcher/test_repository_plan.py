@@ -65,9 +65,19 @@ def test_a_store_beside_a_repository_is_served_without_the_repositorys_artifacts
     assert (repository.store, repository.own_store) == (str(store), False)
 
 
+def test_a_repository_that_is_given_as_a_store_is_told_from_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "models" / "net" / "1").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="it is a model repository: serve it with --model-repository"):
+        make_plan(config(tmp_path, {"store": str(tmp_path / "models")}, path=""))
+    (tmp_path / "models" / "net" / "1").rmdir()
+    with pytest.raises(ConfigError, match="holds no model; `mainspring zoo`"):
+        make_plan(config(tmp_path, {"store": str(tmp_path / "models")}, path=""))
+
+
 @pytest.mark.parametrize(
     ("cluster", "repository", "says"),
     [
+        ({}, {"path": __file__}, "is a file; a repository is a folder"),
         ({}, {"path": "nowhere"}, "the model repository nowhere is not a folder; make it"),
         ({"profiles": "p.csv", "engine": "emulated"}, {}, "--model-repository or --profiles"),
         ({}, {"address": "tcp://127.0.0.1:7400"}, "listened on twice"),

@@ -171,6 +171,20 @@ def test_a_picture_becomes_the_tensor(opened: Callable[..., Page], url: str) -> 
         assert binary == wanted, model
 
 
+def test_dimensions_that_are_open_become_the_pictures(opened: Callable[..., Page], url: str) -> None:
+    page = opened(url)
+    tensor = {"name": "pixels", "datatype": "UINT8", "shape": [-1, -1, -1, 3]}
+    told = {"name": "picture", "versions": ["1"], "platform": "", "inputs": [tensor], "outputs": []}
+    page.route(re.compile(r"/v2/models/picture[^/]*(/versions/1)?$"), lambda route: route.fulfill(json=told))
+    choose(page, "picture")
+    assert page.get_by_label("Shape").input_value() == "1, 1, 1, 3"
+    take_picture(page)
+    with page.expect_request("**/infer") as asked:
+        page.get_by_role("button", name="Send").click()
+    assert page.get_by_label("Shape").input_value() == "1, 2, 2, 3"
+    assert (asked.value.post_data_buffer or b"").endswith(bytes([*RED, *GREEN, *BLUE, *WHITE]))
+
+
 @pytest.mark.parametrize(
     ("field", "text", "said"),
     [
