@@ -160,9 +160,7 @@ class _Table:
     def row(self, line: int, cells: list[str]) -> _Row:
         """Return a row; raise `TraceError` unless it has as many cells as the header."""
         if len(cells) != self.width:
-            raise TraceError(
-                f"{self.path}:{line}: has {len(cells)} columns, but the header has {self.width}"
-            )
+            raise TraceError(f"{self.path}:{line}: has {len(cells)} columns, but the header has {self.width}")
         return _Row(self, line, cells)
 
 

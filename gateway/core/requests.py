@@ -366,7 +366,9 @@ def _found(spec: TensorSpec, frame: Frame) -> tuple[tuple[int, ...], int]:
     return spec.found(frame) if isinstance(frame, CONTENT) else (spec.shape, len(frame))
 
 
-def refused(request: Pending, reason: Reason, detail: str, earliest_finish_left_ns: int | None = None) -> Refuse:
+def refused(
+    request: Pending, reason: Reason, detail: str, earliest_finish_left_ns: int | None = None
+) -> Refuse:
     """Return the reply without outputs; controller and workers call the model otherwise than clients do."""
     said = for_clients(detail, request.accepted.model, request.accepted.signature.spec.public_name)
     return Refuse(request.connection, request.key, reason, said, earliest_finish_left_ns)
