@@ -22,6 +22,7 @@ import msgspec
 import typer
 
 from mainspring.experiments.bench.report import Figure, publish
+from mainspring.experiments.bench_scheduler import DEVICE_RATE
 from mainspring.experiments.scheduler_load import Setting, record
 from mainspring.messages.events import RequestArrived
 from mainspring.scheduler import core
@@ -32,26 +33,28 @@ _COLLECTED = re.compile(r"Collected : (\d+)")
 _REQUESTS = re.compile(r"requests: (\d+)")
 
 
-def played(policy: str, models: int, seconds: float) -> int:
+def played(setting: Setting) -> int:
     """Record a setting, which plays it once; return the number of its requests."""
-    recording = record(msgspec.structs.replace(Setting(), policy=policy, models=models, seconds=seconds))
-    return sum(isinstance(event, RequestArrived) for _, event, _ in recording.turns)
+    return sum(isinstance(event, RequestArrived) for _, event, _ in record(setting).turns)
 
 
-def for_a_request(policy: str, models: int, seconds: float) -> float:
+def for_a_request(setting: Setting) -> float:
     """Return the instructions for a request; raise RuntimeError if they can't be counted."""
-    (whole, all_requests), (half, fewer) = (count(policy, models, each) for each in (seconds, seconds / 2))
+    half_as_long = msgspec.structs.replace(setting, seconds=setting.seconds / 2)
+    (whole, all_requests), (half, fewer) = count(setting), count(half_as_long)
     return (whole - half) / (all_requests - fewer)
 
 
-def count(policy: str, models: int, seconds: float) -> tuple[int, int]:
+def count(setting: Setting) -> tuple[int, int]:
     """Return the instructions of a whole play and its requests; raise RuntimeError if it fails."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *("valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/out", "--collect-atstart=no"),
             *(f"--toggle-collect={name}" for name in COUNTED),
             *(sys.executable, "-m", "mainspring.experiments.bench.instructions"),
-            *("--policy", policy, "--models", str(models), "--seconds", str(seconds), "--within"),
+            *("--policy", setting.policy, "--models", str(setting.models), "--within"),
+            *("--devices", str(setting.devices), "--seconds", str(setting.seconds)),
+            *(["--everywhere"] if setting.everywhere else []),
         ]
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -64,14 +67,20 @@ def count(policy: str, models: int, seconds: float) -> tuple[int, int]:
 def main(
     policy: Annotated[str, typer.Option(help="One policy; the default one and clockwork by default.")] = "",
     models: Annotated[int, typer.Option(min=1)] = 1_000,
+    devices: Annotated[int, typer.Option(min=1)] = 12,
+    everywhere: Annotated[
+        bool, typer.Option("--everywhere", help="Every model is on every device, 200 requests/s for each.")
+    ] = False,
     seconds: Annotated[float, typer.Option(min=0.05, help="Virtual seconds of the longer play.")] = 2.0,
     output: Annotated[Path, typer.Option(help="Folder of the report.")] = OUTPUT,
     within: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Count, print a table, write it as JSON."""
+    rate = DEVICE_RATE * devices if everywhere else Setting().rate
+    setting = Setting(models=models, devices=devices, rate=rate, seconds=seconds, everywhere=everywhere)
     if within:
         gc.disable()
-        print(f"requests: {played(policy, models, seconds)}")
+        print(f"requests: {played(msgspec.structs.replace(setting, policy=policy))}")
         return
     if core.__file__.endswith(".py"):
         sys.exit("bench-instructions: the scheduler is not compiled: make native")
@@ -79,10 +88,15 @@ def main(
         sys.exit("bench-instructions: valgrind is not installed: apt-get install valgrind")
     chosen = [policy] if policy else [Setting().policy, "clockwork"]
     figures = [
-        Figure(f"{name}: instructions a request", round(for_a_request(name, models, seconds)), "")
+        Figure(
+            f"{name}: instructions a request",
+            round(for_a_request(msgspec.structs.replace(setting, policy=name))),
+            "",
+        )
         for name in chosen
     ]
-    publish("instructions", f"The scheduler alone, {models:,} models on 12 devices", figures, output)
+    title = f"The scheduler alone, {models:,} models on {devices} devices{', each on all' * everywhere}"
+    publish("instructions", title, figures, output)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from mainspring.experiments.bench import instructions
+from mainspring.experiments.scheduler_load import Setting
 from mainspring.scheduler import core
 
 COMPILED = not core.__file__.endswith(".py")
@@ -28,7 +29,7 @@ def app() -> typer.Typer:
     not COMPILED or shutil.which("valgrind") is None, reason="needs Valgrind, and make native"
 )
 def test_only_the_schedulers_own_instructions_are_counted() -> None:
-    counted, requests = instructions.count("clockwork", 61, 0.2)
+    counted, requests = instructions.count(Setting(policy="clockwork", models=61, seconds=0.2))
     assert requests > 0
     # Python takes a hundred times as many to start.
     assert 1_000 < counted / requests < 1_000_000
@@ -40,7 +41,7 @@ def test_the_difference_of_two_plays_is_shared_among_the_requests_between_them(
     counts = {2.0: (90_000, 8), 1.0: (60_000, 5)}
     monkeypatch.setattr(core, "__file__", "core.so")
     monkeypatch.setattr(shutil, "which", lambda _: "valgrind")
-    monkeypatch.setattr(instructions, "count", lambda _policy, _models, seconds: counts[seconds])
+    monkeypatch.setattr(instructions, "count", lambda setting: counts[setting.seconds])
     result = CliRunner().invoke(app, ["--policy", "clockwork", "--output", str(tmp_path)])
     assert result.exit_code == 0, result.output
     (figure,) = json.loads((tmp_path / "instructions.json").read_text())["figures"]
@@ -59,5 +60,7 @@ def test_what_is_missing_is_said(app: typer.Typer, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_requests_of_a_play_are_counted() -> None:
-    few, more = (instructions.played("clockwork", 61, seconds) for seconds in (0.2, 0.4))
+    few, more = (
+        instructions.played(Setting(policy="clockwork", models=61, seconds=each)) for each in (0.2, 0.4)
+    )
     assert 0 < few < more
