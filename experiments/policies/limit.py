@@ -1,4 +1,4 @@
-"""How far the bound is above the best schedule: ``python -m mainspring.experiments.policies.limit``.
+"""Distance of the bound from the best schedule: ``python -m mainspring.experiments.policies.limit``.
 
 Instances of few models on one device that holds all of them are solved exactly, with all arrivals known.
 `goodput_bound` is computed for the same requests, and the policy plays them in virtual time. Where the
@@ -32,11 +32,11 @@ from mainspring.traces.records import OUTPUTS
 STEP_NS = 1_000_000
 SLO_MS = 30.0
 State = tuple[tuple[int, ...], tuple[int, ...]]
-"""When each device is free, ascending; for each stream, as bits, what is answered or too late."""
+"""Instants at which devices are free, ascending; for each stream, as bits, what is answered or too late."""
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """What is possible for an instance's requests, by two answers, and what the policy does."""
+    """Answers to an instance's requests: by the bound, by the best schedule and by the policy."""
 
     offered: int
     bound: float
@@ -181,10 +181,10 @@ def told(limits: Sequence[Limit]) -> list[str]:
 
 
 def main(
-    models: Annotated[int, typer.Option(min=1, help="Models of each instance.")] = 4,
+    models: Annotated[int, typer.Option(min=1, help="Models of each instance.")] = 3,
     devices: Annotated[str, typer.Option(help="Numbers of devices.")] = "1",
-    loads: Annotated[str, typer.Option(help="Multiples of the fluid capacity.")] = "1,1.5",
-    seconds: Annotated[float, typer.Option(min=0.01, help="Time in which requests arrive.")] = 0.3,
+    loads: Annotated[str, typer.Option(help="Multiples of the fluid capacity.")] = "1",
+    seconds: Annotated[float, typer.Option(min=0.01, help="Time in which requests arrive.")] = 0.2,
     seeds: Annotated[int, typer.Option(min=1, help="Instances of each number and load.")] = 8,
     profiles: Annotated[Path, typer.Option(help="Table of profiles (Clockwork's appendix A).")] = Path(
         "../shared/profiles/clockwork_table1.csv"
