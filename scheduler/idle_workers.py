@@ -99,7 +99,12 @@ class IdleWorkers:
         untried, passed = self.idle & ~self._tried, 0
         free = untried & ~self._waits
         if not free and not self._behind:
-            self._put_behind(untried)
+            # Nearly all are behind: where workers keep free for wide models, most calls end here.
+            for number in [
+                n for n, model in wanted.items() if not (model.queue.dues and model.held & untried)
+            ]:
+                del wanted[number]
+            self._wanted, self._behind = self._behind, wanted
             return None
         # On many workers there are many models, and of more than 62 workers sets are large numbers.
         for number, model in wanted.items():
@@ -132,19 +137,6 @@ class IdleWorkers:
             own = timers[name]
             assert own.held_for is model, f"{name} is kept free for {model.name}, not {own.held_for}"
             assert own.hold_ns is not None, f"{name} is kept free for {model.name}, for ever"
-
-    def _put_behind(self, untried: int) -> None:
-        """Do what `next` does while nobody is free and no model is behind: those that wait are."""
-        wanted = self._wanted
-        if untried:
-            # Nearly all stay: where workers keep free for wide models, that is how most calls end.
-            for number in [
-                n for n, model in wanted.items() if not (model.queue.dues and model.held & untried)
-            ]:
-                del wanted[number]
-            self._wanted, self._behind = self._behind, wanted
-        else:
-            wanted.clear()
 
     def _resume(self, model: Model) -> None:
         """Have workers asked for the model that one was kept free for, and for those behind it."""
