@@ -16,6 +16,7 @@ from mainspring.cluster.seeds import indices_by_rows, profile_of
 from mainspring.messages.curve import Curve
 from mainspring.messages.metrics import Outlier
 from mainspring.messages.model import MOST_BUCKETS, ModelSpec
+from mainspring.messages.queries import piece_rows
 from mainspring.messages.targets import each_build, kinds_build
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class Model:
         "of_kinds",
         "overdue",
         "pages",
+        "piece_rows",
         "pinned",
         "placements",
         "prepared",
@@ -113,6 +115,7 @@ class Model:
         self.pages = max([build.pages for build in each_build(spec)])
         """Pages of the largest artifact."""
         self.max_rows = spec.max_rows
+        self.piece_rows = piece_rows(spec)
         self.index_of = indices_by_rows(spec.batch_sizes)
         """Index of the smallest batch size that holds a number of rows, for each number to ``max_rows``."""
         self.queue = DeadlineQueue()

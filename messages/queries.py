@@ -1,7 +1,7 @@
 """A query: what a client sent as one request, and what becomes several requests, its *pieces*.
 
 A query has one deadline and gets one reply. It has steps, each of one model; a step's rows are cut into
-pieces of at most the model's largest batch. A piece is an ordinary request of which everything but the end of
+pieces (`piece_rows`). A piece is an ordinary request of which everything but the end of
 its query is decided as of any other. A request with more rows than the model's largest batch is a query of
 one step.
 """
@@ -9,6 +9,8 @@ one step.
 from __future__ import annotations
 
 import msgspec
+
+from mainspring.messages.model import ModelSpec
 
 MOST_STEPS = 64
 """Steps of a query."""
@@ -36,6 +38,21 @@ class QueryStep(msgspec.Struct, frozen=True, omit_defaults=True):
     share: float = 1.0
     """Rows that it has for each row of a request, in the mean of the graph's earlier queries: InferLine's
     scale factor."""
+
+
+def piece_rows(spec: ModelSpec) -> int:
+    """Return how many rows a piece has: those of the batch in which a row takes least time by the profiles,
+    of batches within a tenth of that the largest, and of kinds of devices the one with the largest.
+
+    A network that keeps a core busy with one row may take longer for each row of a larger batch, and nothing
+    else can run meanwhile. Without a profile it is the largest batch.
+    """
+    found = 0
+    for profile in spec.profiles.values():
+        each_ns = {size: ns / size for size, ns in profile.infer_ns.items() if size in spec.batch_sizes}
+        right = [size for size, ns in each_ns.items() if ns <= 1.1 * min(each_ns.values())]
+        found = max([found, *right])
+    return found or spec.max_rows
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):

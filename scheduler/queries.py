@@ -106,7 +106,7 @@ class Queries:
         after = query.event.steps[event.step].after
         if after and not query.done[event.step] and len(query.open) == 1:
             self._hopped(now_ns - max([query.ended_ns.get(each, now_ns) for each in after]))
-        due_ns = self._due_ns(now_ns, query, event.step)
+        due_ns = self._due_ns(self._free_ns(now_ns, request.model, request.rows), query, event.step)
         if due_ns != request.due_ns:
             self._state.emit(now_ns, Ranked(request.id, due_ns, request.turn_ns))
         if event.priority > 0:
@@ -133,7 +133,7 @@ class Queries:
             for index in ended:
                 query.ended_ns.setdefault(index, now_ns)
             for piece in list(query.open.values()):
-                due_ns = self._due_ns(now_ns, query, piece.event.step)
+                due_ns = self._due_ns(self._free_ns(now_ns, piece.model, piece.rows), query, piece.event.step)
                 if piece.place is Place.QUEUED and due_ns != piece.due_ns:
                     self._lifecycle.move(now_ns, piece, Ranked(piece.id, due_ns, piece.turn_ns))
 
@@ -181,7 +181,7 @@ class Queries:
             earliest_ns = whole.finish_ns + self._state.ns.response_margin
             needed_ms = (earliest_ns - now_ns) / 1e6
             detail = f"{detail}; a deadline of {needed_ms:.0f} ms would be accepted"
-        self._policy.refused(now_ns, model, model.max_rows)
+        self._policy.refused(now_ns, model, model.piece_rows)
         self._missed.want(model)
         evidence = reject_evidence(self._state.cluster, model, found, model.waiting)
         return reason, detail, earliest_ns, evidence
@@ -201,8 +201,14 @@ class Queries:
         """Learn how long it took from a step's end until the next one's first piece came."""
         self._hop_ns += HOP_WEIGHT * (hop_ns - self._hop_ns)
 
+    def _free_ns(self, now_ns: int, model: Model, rows: int) -> int:
+        """Return when a piece could begin if it came first: the time to share out begins then. What a worker
+        has been sent is not interrupted, and may take longer than the whole share of a short step."""
+        found = plans(self._state.cluster, now_ns, model, rows, None)
+        return max(now_ns, min([plan.begin_ns for plan in found], default=now_ns))
+
     def _due_ns(self, now_ns: int, query: Query, index: int) -> int | None:
-        """Return when a step must have ended, as the slack is shared out now."""
+        """Return when a step must have ended, as the slack is shared out at an instant."""
         steps, due_ns = query.event.steps, query.due_ns
         if due_ns is None or len(steps) == 1:
             return due_ns
@@ -246,12 +252,12 @@ class Queries:
         model = self._model(step.model, step.sizes)
         if index in query.ended_ns or model is None or not step.rows:
             return 0
-        each_ns = model.fastest_ns(min(step.rows, model.max_rows))
+        each_ns = model.fastest_ns(min(step.rows, model.piece_rows))
         return each_ns * -(-_count(model, step.rows) // max(1, len(model.usable)))
 
 
 class Whole:
-    """The plan of a whole query: its pieces in the largest batches, one after the other on whichever worker
+    """The plan of a whole query: each piece a batch of its own, one after the other on whichever worker
     ends it first, behind the work that is due before it."""
 
     def __init__(self, cluster: Cluster, now_ns: int, query: Query, hop_ns: int) -> None:
@@ -292,7 +298,7 @@ class Whole:
 
     def _workers(self, model: Model, rows: int, begin_ns: int) -> list[Plan]:
         """Return the plans for a batch of a step; those behind a LOAD only where the others are too late."""
-        most = min(rows, model.max_rows)
+        most = min(rows, model.piece_rows)
         found = plans(self._cluster, self._now_ns, model, most, None)
         if not found or self._due_ns is None or not model.usable:
             return found
@@ -308,7 +314,7 @@ class Whole:
 
     def _lay(self, found: list[Plan], model: Model, rows: int, begin_ns: int) -> tuple[int, int]:
         """Lay the pieces of a step upon the workers; return when the last ends, and how many are in time."""
-        top = model.max_rows
+        top = model.piece_rows
         free = [(max(begin_ns, self._free_ns(plan)), plan) for plan in found]
         heap = [
             (free_ns + _batch_ns(plan.placement, min(rows, top)), index)
@@ -339,12 +345,12 @@ def _batch_ns(placement: Placement, rows: int) -> int:
 
 def _count(model: Model, rows: int) -> int:
     """Return how many pieces rows of a model are."""
-    return -(-rows // model.max_rows)
+    return -(-rows // model.piece_rows)
 
 
 def _sentence(model: Model, rows: int, found: list[Plan], in_time: int, late_ns: int) -> str:
     """Say which piece of a step is the first that would be late, and how late the last."""
-    count, top, workers = _count(model, rows), model.max_rows, len(found)
+    count, top, workers = _count(model, rows), model.piece_rows, len(found)
     late_ms = late_ns / 1e6
     if count == 1:
         return f"no worker could finish in time; it would be {late_ms:.1f} ms late"

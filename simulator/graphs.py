@@ -16,7 +16,7 @@ import numpy as np
 from mainspring.messages.actions import Reject
 from mainspring.messages.events import QueryArrived, RequestArrived, pieces_of
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.queries import Piece, QueryStep, StepsKnown
+from mainspring.messages.queries import Piece, QueryStep, StepsKnown, piece_rows
 from mainspring.simulator.costs import ProcessCosts
 from mainspring.simulator.environment import Agenda, Link
 from mainspring.simulator.gateway import Flight, Replies, SimulatedGateway, piece_id
@@ -130,7 +130,7 @@ class GraphGateway(SimulatedGateway):
             course.begun[index] = rows
             if not rows:
                 course.ended[index] = 0
-            most = self._models[step.model].max_rows
+            most = piece_rows(self._models[step.model])
             for first in range(0, rows, most):
                 request_id = piece_id(flight.request.request_id, course.named)
                 course.named += 1

@@ -158,7 +158,7 @@ def cut(request: Pending, accepted: Accepted, given: tuple[Frame, ...], step: in
     ``accepted`` has all rows, ``given`` their inputs in the order of the model's.
     """
     tensors = accepted.signature.at(accepted.sizes).spec.inputs
-    most = accepted.signature.max_rows
+    most = accepted.signature.piece_rows
     shapes = {rows: msgspec.structs.replace(accepted, rows=rows) for rows in (most, accepted.rows % most)}
     pieces = []
     for first in range(0, accepted.rows, most):

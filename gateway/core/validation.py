@@ -22,6 +22,7 @@ from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec, TensorSpec, is_dtype, slot_bytes
 from mainspring.messages.peers import TensorHeader
+from mainspring.messages.queries import piece_rows
 from mainspring.messages.sequences import check_sequencing
 
 _LONGEST_NUMBER = 24
@@ -66,6 +67,7 @@ class Signature:
         self.run = self
         """The signature of what runs: of a model with sequences, another one than clients see."""
         self.max_rows = spec.max_rows
+        self.piece_rows = piece_rows(spec)
         self.unsplit = unsplit_because(spec)
         self.most_rows = spec.max_rows if self.unsplit else max(spec.max_rows, most_rows)
         self.whole = spec.whole

@@ -256,7 +256,7 @@ class GraphFlow:
         if begin.lengths is None:
             pieces = self._cut(begin.step, signature, begin.arrays, begin.rows)
         else:
-            together = list(lengths.alike(begin.lengths, signature.max_rows))
+            together = list(lengths.alike(begin.lengths, signature.piece_rows))
             self._order[begin.step] = np.concatenate(together)
             pieces = []
             for rows in together:
@@ -272,7 +272,7 @@ class GraphFlow:
         arrays = [_laid(signature.spec, *each) for each in zip(signature.spec.inputs, given, strict=True)]
         frames = tuple([_frame(array) for array in arrays])
         try:
-            accepted = _accepted(signature, arrays, frames, min(count, signature.max_rows), count)
+            accepted = _accepted(signature, arrays, frames, min(count, signature.piece_rows), count)
         except BadRequest as error:
             raise QueryFailed(error.reason, self._named(step, error.detail)) from None
         own = msgspec.structs.replace(accepted, rows=count, priority=self._request.accepted.priority)

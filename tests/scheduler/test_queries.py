@@ -190,6 +190,17 @@ def test_the_first_step_is_due_by_its_share_of_the_slack(slack: str, share: floa
     assert due_ms == pytest.approx(110 + share * spare_ms, abs=2)
 
 
+def test_a_steps_share_begins_when_it_could() -> None:
+    hand = two("proportional")
+    hand.feed(100, QueryArrived(QUERY, 301 * MS, TWO))
+    (busy,) = hand.feed(100, RequestArrived(1, "n", 4, 900 * MS))
+    hand.feed(100, RequestArrived(9, "m", 4, 301 * MS, query=QUERY))
+    due_ms = (hand.scheduler.cluster.requests[9].due_ns or 0) / MS
+    spare_ms = 200 - 20 - 10 - 20 - 0.6
+    assert isinstance(busy, Infer)
+    assert due_ms == pytest.approx(100 + 20 + 10 + 0.33 * spare_ms, abs=2)
+
+
 def test_a_later_step_has_all_that_the_earlier_left() -> None:
     hand = two("even")
     hand.feed(100, QueryArrived(QUERY, 301 * MS, TWO))

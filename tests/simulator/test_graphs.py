@@ -93,3 +93,28 @@ def test_what_can_t_be_is_refused(steps: list[dict[str, Any]], says: str) -> Non
 def test_a_step_of_a_model_that_there_is_not_is_refused() -> None:
     with pytest.raises(ValueError, match="a step of model 'nothing', which there is not"):
         played(graphs=[{"name": "text", "steps": [{"model": "nothing"}]}])
+
+
+def test_a_short_step_that_waits_for_long_ones_is_not_lost() -> None:
+    """A page is opened in 2 ms, and the lines of another are read in 37 ms each: at half load the share of
+    the first step would be over before the device is free."""
+    times = {
+        "open": {"1": 2.0},
+        "detect": {"1": 40.0},
+        "read": {"1": 37.0, "2": 76.0, "4": 170.0, "8": 460.0},
+    }
+    run, entries = played(
+        devices=[{"count": 1}],
+        models=[{"name": name, "infer_ms": each, "weights_mb": 16.0} for name, each in times.items()],
+        graphs=[
+            {
+                "name": "page",
+                "steps": [{"model": "open"}, {"model": "detect"}, {"model": "read", "share": 3.5}],
+            }
+        ],
+        workload=[{"models": "page", "rate": 2.9, "slo_ms": 1_000.0}],
+        duration_s=20.0,
+    )
+    assert run.summary.goodput_share > 0.95
+    sizes = [each.batch_size for each in entries if isinstance(each, Infer) and each.model == "read"]
+    assert sum(size == 8 for size in sizes) < 0.1 * len(sizes), "a batch of 8 takes as long as 12 rows alone"
