@@ -14,8 +14,10 @@ def test_what_is_removed_while_it_is_compiled_keeps_no_other_waiting(tmp_path: P
     site = Site(tmp_path)
     begins = tmp_path / "begins"
     waits = f"def __init__(self, folder):\n    open({str(begins)!r}, 'w').close()\n    time.sleep(299)"
-    python_model(site.path / "long" / "1", before=waits)
+    put(site.path, "first", 1, 2.0)
     with site.cluster() as (_, client):
+        # Not before: a cluster waits for what it finds at the start.
+        python_model(site.path / "long" / "1", before=waits)
         wait_for(begins.exists, "its compilation")
         shutil.rmtree(site.path / "long")
         put(site.path, "next", 1, 3.0)
