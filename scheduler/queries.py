@@ -15,7 +15,7 @@ from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement
 from mainspring.cluster.plans import Plan, earliest_finish_ns, plans, reject_evidence
 from mainspring.cluster.queries import Query
-from mainspring.cluster.requests import Place
+from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.state import Change, Cluster
 from mainspring.cluster.status import impossible
 from mainspring.messages.actions import Ranked, Reject, RejectEvidence
@@ -55,6 +55,7 @@ class Queries:
         self._backlog = backlog
         self._missed = missed
         self._slack = state.config.query_slack
+        lifecycle.share = self._share
         self._hop_ns = float(FIRST_HOP_NS)
         self._ahead: dict[str, float] = {}
         """Rows under a condition that are to be expected for each model, since it was last asked for."""
@@ -106,9 +107,7 @@ class Queries:
         after = query.event.steps[event.step].after
         if after and not query.done[event.step] and len(query.open) == 1:
             self._hopped(now_ns - max([query.ended_ns.get(each, now_ns) for each in after]))
-        due_ns = self._due_ns(self._free_ns(now_ns, request.model, request.rows), query, event.step)
-        if due_ns != request.due_ns:
-            self._state.emit(now_ns, Ranked(request.id, due_ns, request.turn_ns))
+        self._share(now_ns, request)
         if event.priority > 0:
             found = plans(self._state.cluster, now_ns, request.model, request.rows, request.due_ns)
             self._lifecycle.rank(now_ns, request, event.priority, earliest_finish_ns(found))
@@ -200,6 +199,19 @@ class Queries:
     def _hopped(self, hop_ns: int) -> None:
         """Learn how long it took from a step's end until the next one's first piece came."""
         self._hop_ns += HOP_WEIGHT * (hop_ns - self._hop_ns)
+
+    def _share(self, now_ns: int, piece: Request) -> None:
+        """Give a piece that is in no queue its due instant, unless its query has ended."""
+        query = piece.query
+        if query is None or self._state.cluster.queries.get(query.id) is not query:
+            return
+        due_ns = self._piece_due_ns(now_ns, query, piece)
+        if due_ns != piece.due_ns:
+            self._state.emit(now_ns, Ranked(piece.id, due_ns, piece.turn_ns))
+
+    def _piece_due_ns(self, now_ns: int, query: Query, piece: Request) -> int | None:
+        """Return when a piece must have ended, as the slack is shared out now."""
+        return self._due_ns(self._free_ns(now_ns, piece.model, piece.rows), query, piece.event.step)
 
     def _free_ns(self, now_ns: int, model: Model, rows: int) -> int:
         """Return when a piece could begin if it came first: the time to share out begins then. What a worker

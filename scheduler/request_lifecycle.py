@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from mainspring.cluster.models import Model
@@ -50,6 +51,8 @@ class RequestLifecycle:
         config = state.config
         self._max_queue_sizes = config.max_queue_sizes
         state.query_ended = self.withdrawn
+        self.share: Callable[[int, Request], None] = lambda _now_ns, _piece: None
+        """Gives a piece of a query the due instant that follows from what is left of the query's time."""
         self._bound = min(config.max_queued_requests, config.max_queued_requests_per_model)
 
     def arrived(self, now_ns: int, event: RequestArrived, change: Change) -> None:
@@ -236,6 +239,9 @@ class RequestLifecycle:
             return
         state = self._state
         lost = is_given_up(state.cluster, request.model)
+        if request.query is not None:
+            # A worker was busy for longer than predicted, and a step's share may be shorter than that.
+            self.share(now_ns, request)
         hopeless = self._hopeless(now_ns, request) or request.failures >= state.config.max_attempts
         if not state.cluster.serves(request.model):
             state.reject(now_ns, request, Reason.MODEL_REMOVED, f"model {request.model.name!r} was removed")

@@ -201,6 +201,16 @@ def test_a_steps_share_begins_when_it_could() -> None:
     assert due_ms == pytest.approx(100 + 20 + 10 + 0.33 * spare_ms, abs=2)
 
 
+def test_a_step_that_could_not_begin_in_its_share_is_tried_again_in_what_is_left() -> None:
+    hand = two("proportional")
+    hand.feed(100, QueryArrived(QUERY, 301 * MS, TWO))
+    (infer,) = hand.feed(100, RequestArrived(9, "m", 4, 301 * MS, query=QUERY))
+    share_ms = (hand.scheduler.cluster.requests[9].due_ns or 0) / MS
+    again = hand.end(share_ms + 1, infer, Status.TOO_LATE)
+    assert not reasons(again)
+    assert [each.request_ids for each in again if isinstance(each, Infer)] == [(9,)]
+
+
 def test_a_later_step_has_all_that_the_earlier_left() -> None:
     hand = two("even")
     hand.feed(100, QueryArrived(QUERY, 301 * MS, TWO))
