@@ -132,8 +132,10 @@ class Queries:
             for index in ended:
                 query.ended_ns.setdefault(index, now_ns)
             for piece in list(query.open.values()):
-                due_ns = self._due_ns(self._free_ns(now_ns, piece.model, piece.rows), query, piece.event.step)
-                if piece.place is Place.QUEUED and due_ns != piece.due_ns:
+                if piece.place is not Place.QUEUED:
+                    continue
+                due_ns = self._due_ns(now_ns, query, piece)
+                if due_ns != piece.due_ns:
                     self._lifecycle.move(now_ns, piece, Ranked(piece.id, due_ns, piece.turn_ns))
 
     # --- admission of the whole ---
@@ -205,13 +207,9 @@ class Queries:
         query = piece.query
         if query is None or self._state.cluster.queries.get(query.id) is not query:
             return
-        due_ns = self._piece_due_ns(now_ns, query, piece)
+        due_ns = self._due_ns(now_ns, query, piece)
         if due_ns != piece.due_ns:
             self._state.emit(now_ns, Ranked(piece.id, due_ns, piece.turn_ns))
-
-    def _piece_due_ns(self, now_ns: int, query: Query, piece: Request) -> int | None:
-        """Return when a piece must have ended, as the slack is shared out now."""
-        return self._due_ns(self._free_ns(now_ns, piece.model, piece.rows), query, piece.event.step)
 
     def _free_ns(self, now_ns: int, model: Model, rows: int) -> int:
         """Return when a piece could begin if it came first: the time to share out begins then. What a worker
@@ -219,11 +217,12 @@ class Queries:
         found = plans(self._state.cluster, now_ns, model, rows, None)
         return max(now_ns, min([plan.begin_ns for plan in found], default=now_ns))
 
-    def _due_ns(self, now_ns: int, query: Query, index: int) -> int | None:
-        """Return when a step must have ended, as the slack is shared out at an instant."""
-        steps, due_ns = query.event.steps, query.due_ns
+    def _due_ns(self, now_ns: int, query: Query, piece: Request) -> int | None:
+        """Return when a piece must have ended, as the slack is shared out now."""
+        steps, due_ns, index = query.event.steps, query.due_ns, piece.event.step
         if due_ns is None or len(steps) == 1:
             return due_ns
+        now_ns = self._free_ns(now_ns, piece.model, piece.rows)
         hop_ns = round(self._hop_ns)
         needed_ns = [self._needed_ns(query, each) for each in range(len(steps))]
         tail_ns, following = [0] * len(steps), [0] * len(steps)

@@ -136,7 +136,7 @@ def _in_whole_steps(model: Served) -> Served:
 
 
 def limit_of(table: Path, models: int, devices: int, load: float, seconds: float, seed: int) -> Limit:
-    """Solve an instance with requests for so many seconds, bound it and play it."""
+    """Solve an instance whose requests come within ``seconds``, bound it and play it."""
     scenario, served = instance(table, models, devices, seed)
     drawn = [times // STEP_NS * STEP_NS + STEP_NS for times in instants(served, load, seconds, seed)]
     streams, given = [], []
