@@ -168,8 +168,9 @@ class PythonModel:
 
     def _lost(self, process: PythonProcess) -> None:
         """Let go of a process that has ended or was killed; the starter waits for its end."""
-        self._process = None
+        # First the reason: whoever finds no process gives it, and waits for no lock.
         self._fail(process.ended or str(process.gone()), time.monotonic_ns())
+        self._process = None
         self._starter.do(process.close)
 
     def _fail(self, why: str, now_ns: int) -> None:

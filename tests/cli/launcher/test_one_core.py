@@ -32,10 +32,10 @@ LEARNT = 4
 """Executions after which the controller knows how long one takes."""
 HOPELESS_MS = 4.0
 """Long enough to be sent, far too short for an execution."""
-
-
 FEW = 5
 """Refusals for which there may be time before EXEC begins."""
+TRIES = 4
+"""Executions. If EXEC went first, no request would be read during any of them."""
 CLIENT_PRIORITY = 20
 """Real-time, where permitted: other programs on the client's core must not keep it from asking."""
 
@@ -139,11 +139,18 @@ def test_requests_are_refused_while_exec_runs_on_the_only_core(configured: Calla
         with Client(cluster.address) as client:
             for _ in range(LEARNT):
                 client.infer("long", inputs)
-            answer = client.submit("long", inputs)
-            refused = 0
-            while not answer.done():
-                with pytest.raises(DeadlineError):
-                    client.infer("long", inputs, slo_ms=HOPELESS_MS)
-                refused += not answer.done()
-            assert "y" in answer.result(PATIENCE_S)
-    assert refused > FEW, f"{refused} refusals came before the answer"
+            # What else runs on this machine may keep the client from asking during one execution.
+            refused = [refusals_during_one(client, inputs) for _ in range(TRIES)]
+    assert max(refused) > FEW, f"{refused} refusals came before the answers"
+
+
+def refusals_during_one(client: Client, inputs: dict[str, np.ndarray]) -> int:
+    """Return how many requests were refused before an execution that began before them had its answer."""
+    answer = client.submit("long", inputs)
+    refused = 0
+    while not answer.done():
+        with pytest.raises(DeadlineError):
+            client.infer("long", inputs, slo_ms=HOPELESS_MS)
+        refused += not answer.done()
+    assert "y" in answer.result(PATIENCE_S)
+    return refused
