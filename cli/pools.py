@@ -39,13 +39,13 @@ def progress(last: Estimate, tried: int, best: Estimate | None) -> str:
 
 
 def plan_fields(found: Plan) -> dict[str, Any]:
-    """Return what ``plan.json`` holds: a plan, and of which queries each share in time is."""
+    """Return what ``plan.json`` holds: a plan, in which the share of an evaluation that was given up stands
+    apart, for it is not that of all requests."""
     fields: dict[str, Any] = msgspec.to_builtins(found)
     for estimate in _estimates(fields):
-        whole = estimate["complete"]
-        estimate["attainment_of"] = (
-            "all queries" if whole else "the queries until it was given up as violating"
-        )
+        if not estimate["complete"]:
+            estimate["attainment_when_given_up"] = estimate["attainment"]
+            estimate.update(dict.fromkeys(("attainment", "low", "high", "reached_ms")))
     return fields
 
 

@@ -100,15 +100,14 @@ def plot_plan(plan: Plan, folder: Path) -> list[Path]:
 def _pools(pyplot: Any, plan: Plan) -> Any:
     """Draw what each pool costs and what it does."""
     figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
-    for holds, colour, label in ((True, HOLDS, "holds"), (False, VIOLATES, "violates")):
-        mine = [each for each in plan.evaluations if each.holds(plan.objective) == holds]
+    for label, mine, style in _outcomes(plan):
         axes.scatter(
             [each.price for each in mine],
             [100 * each.attainment for each in mine],
             s=18,
-            color=colour,
             alpha=0.7,
             label=f"{label} ({len(mine)})",
+            **style,
         )
     marked = (plan.best, "the plan", "*"), (plan.one_kind, "best of one kind", "P")
     for estimate, text, marker in marked:
@@ -127,6 +126,23 @@ def _pools(pyplot: Any, plan: Plan) -> Any:
     return figure
 
 
+def _outcomes(plan: Plan) -> list[tuple[str, list[Estimate], dict[str, str]]]:
+    """Return how evaluations ended: the name, those that did, and their marks.
+
+    A hollow mark is the share of the requests until the pool was given up.
+    """
+    whole = [each for each in plan.evaluations if each.complete]
+    return [
+        ("holds", [each for each in whole if each.holds(plan.objective)], {"color": HOLDS}),
+        ("violates", [each for each in whole if not each.holds(plan.objective)], {"color": VIOLATES}),
+        (
+            "given up, share until then",
+            [each for each in plan.evaluations if not each.complete],
+            {"facecolors": "none", "edgecolors": VIOLATES},
+        ),
+    ]
+
+
 def _evaluations(pyplot: Any, plan: Plan) -> Any:
     """Draw price and attainment, one evaluation after the other."""
     figure, (prices, shares) = pyplot.subplots(2, 1, figsize=(8, 6), sharex=True, layout="constrained")
@@ -141,12 +157,16 @@ def _evaluations(pyplot: Any, plan: Plan) -> Any:
     prices.scatter(numbers, [each.price for each in plan.evaluations], s=16, color=colours, zorder=3)
     prices.set_ylabel("price an hour")
     prices.legend(loc="upper right")
-    shares.scatter(numbers, [100 * each.attainment for each in plan.evaluations], s=16, color=colours)
+    at = {id(each): number for number, each in zip(numbers, plan.evaluations, strict=True)}
+    for _, mine, style in _outcomes(plan):
+        shares.scatter(
+            [at[id(each)] for each in mine], [100 * each.attainment for each in mine], s=16, **style
+        )
     shares.axhline(100 * plan.objective, color="black", linewidth=0.8)
     shares.set_ylim(_lowest(plan.evaluations, plan.objective), 100.3)
     shares.set_ylabel("requests in time, %")
     shares.set_xlabel("evaluation")
-    prices.set_title(f"{plan.search}: green holds, orange violates")
+    prices.set_title(f"{plan.search}: green holds, orange violates, hollow was given up")
     return figure
 
 

@@ -122,6 +122,26 @@ def test_what_was_evaluated_is_named_where_a_search_is_interrupted(
     assert json.loads((out / "plan.json").read_text())["proven"]
 
 
+def test_the_share_of_a_pool_that_was_given_up_is_not_told_as_that_of_all_requests(
+    spec: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    run("plan", spec, "--output", out)
+    written = json.loads((out / "plan.json").read_text())
+    given_up = [each for each in written["evaluations"] if not each["complete"]]
+    whole = [each for each in written["evaluations"] if each["complete"]]
+    assert given_up, "some pool within the bounds is far too small"
+    for each in given_up:
+        assert 0 < each["attainment_when_given_up"] < 0.99
+        assert {each["attainment"], each["low"], each["high"], each["reached_ms"]} == {None}
+        assert each["queries"] < written["best"]["queries"]
+    assert written["best"] in whole
+    assert all(each["low"] <= each["attainment"] <= each["high"] for each in whole)
+    one = ("--set", "devices.0.most=1", "--set", "devices.1.most=1", "--search", "ribbon")
+    said = run("plan", spec, "--output", out, *one, "--start", "1,0", "--evaluations", "1", code=1)
+    assert re.search(r"the nearest: 1 fast: .* in time when it was given up", said)
+
+
 def test_a_plan_dearer_than_one_kind_alone_saves_nothing(spec: Path, tmp_path: Path) -> None:
     said = run(
         "plan",
