@@ -6,10 +6,14 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from mainspring.cluster.estimates import InferTimes
 from mainspring.cluster.models import Model
-from mainspring.cluster.requests import DeadlineQueue
+from mainspring.cluster.requests import DeadlineQueue, Request
+
+PARTS_TOLERANCE: Final = 0.1
+"""Part of a batch's time by which its parts have to take less, so that they run in its place."""
 
 
 def largest_index(model: Model) -> int:
@@ -98,7 +102,8 @@ def soonest_batch(
     that take ``t``, ``D - t - scale_ns * ln(n / t)``; of equal ones the largest.
 
     For queues whose requests are unlike: by density alone large requests, and those with little time, wait
-    for batches of others until they are lost.
+    for batches of others until they are lost. A batch that takes longer than its parts is left out: its long
+    time would only have it begin sooner than they must.
     """
     sizes, durations_ns = times.sizes, times.ns
     best_rank, best_index, best_first, best_count = 0.0, 0, 0, 0
@@ -108,11 +113,28 @@ def soonest_batch(
             not pads and index and rows < sizes[index] and queue.rows_at(first) <= sizes[index - 1]
         ):
             continue
-        count, duration_ns = len(queue.fill(first, sizes[index])), durations_ns[index]
+        filled, duration_ns = queue.fill(first, sizes[index]), durations_ns[index]
+        count = len(filled)
         rank = queue.dues[first] - duration_ns - scale_ns * math.log(count / duration_ns)
-        if not best_count or rank < best_rank:
+        if (not best_count or rank < best_rank) and not _longer_than_parts(filled, times, index):
             best_rank, best_index, best_first, best_count = rank, index, first, count
     return (best_index, best_first, best_count) if best_count else None
+
+
+def _longer_than_parts(requests: list[Request], times: InferTimes, index: int) -> bool:
+    """Return whether a batch takes longer than its requests would in batches of a smaller size, one after the
+    other.
+
+    By more than `PARTS_TOLERANCE`, that is: each batch costs some time that no estimate holds.
+    """
+    sizes, durations_ns = times.sizes, times.ns
+    most_rows, count = max([request.rows for request in requests]), len(requests)
+    least_ns = durations_ns[index] * (1.0 - PARTS_TOLERANCE)
+    for smaller in range(times.index_of[most_rows], index):
+        batches = -(-count // (sizes[smaller] // most_rows))
+        if batches * durations_ns[smaller] < least_ns:
+            return True
+    return False
 
 
 def not_lost(

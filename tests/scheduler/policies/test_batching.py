@@ -141,14 +141,36 @@ def test_no_batch_ranks_before_the_soonest(
     model, times, begin_ns, inputs_ns = model_of(requests), times_of(given_ms, at[2]), at[0] * MS, at[1] * MS
     queue = model.queue
     found = soonest_batch(queue, times, largest_index(model), begin_ns, inputs_ns, pads, scale_ns)
-    ranks = []
+    ranks, some = [], False
     for index in range(len(SIZES)):
         first, rows = rows_by_hand(queue, times, index, begin_ns, inputs_ns)
         below = SIZES[index - 1] if index else 0
         if rows > below and (pads or rows == SIZES[index] or queue.rows_at(first) > below):
-            count = len(queue.fill(first, SIZES[index]))
-            ns = times.ns[index]
+            some = True
+            filled, ns = queue.fill(first, SIZES[index]), times.ns[index]
+            count = len(filled)
+            if parts_ns([each.rows for each in filled], times, index) < 0.9 * ns:
+                continue
             ranks.append(
                 (queue.dues[first] - ns - scale_ns * math.log(count / ns), -index, (index, first, count))
             )
     assert found == (min(ranks)[2] if ranks else None)
+    assert bool(found) == some
+
+
+def parts_ns(rows: list[int], times: InferTimes, index: int) -> float:
+    """Return the least time of the requests of a batch in batches of one smaller size, each with as many
+    requests as that holds of the largest."""
+    least = math.inf
+    for smaller, size in enumerate(SIZES[:index]):
+        if size >= max(rows):
+            together = size // max(rows)
+            least = min(least, times.ns[smaller] * math.ceil(len(rows) / together))
+    return least
+
+
+def test_a_batch_that_takes_longer_than_its_parts_is_not_formed() -> None:
+    """Two pairs take 120 ms one after the other, and 230 ms together."""
+    model, times = model_of([(1_000, 2)] * 2), times_of((50, 10, 170), (0, 0, 0))
+    found = soonest_batch(model.queue, times, largest_index(model), 0, 0, False, 10.0 * MS)
+    assert found == (1, 0, 1)
