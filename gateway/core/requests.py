@@ -283,6 +283,11 @@ class Pending:
         assert self.place is not _ENDED, f"it has ended before: {self.story()}"
         self.place = _ENDED
 
+    @property
+    def until_ns(self) -> int:
+        """The instant until which an answer is of use."""
+        return self.expires_ns if self.deadline_ns is None else self.deadline_ns
+
     def next_look_ns(self, now_ns: int) -> int:
         """Return when to look at it that was submitted, if it has no answer by then."""
         return self.expires_ns if self.deadline_ns is not None else min(self.expires_ns, now_ns + OVERDUE_NS)
@@ -301,6 +306,17 @@ class Pending:
             f"arrived {self.arrived_ns}, deadline {self.deadline_ns}, id {self.request_id} of {self.ids}, "
             f"{self.place.value}, timer {self.wake_ns}, {sent})"
         )
+
+
+def _may_lack(accepted: Accepted) -> bool:
+    """Say whether a request is for a graph that answers without some steps where they can't be in time: just
+    before the deadline its reply leaves with what there is."""
+    graph = accepted.signature.graph
+    return graph is not None and graph.may_lack
+
+
+def _takes_late(accepted: Accepted) -> bool:
+    return accepted.late_outputs and not _may_lack(accepted)
 
 
 class Patience:
@@ -329,8 +345,9 @@ class Patience:
             due_ns = deadline_ns - max(0, accepted.back_ns)
             # Who has no use for late outputs is told just before they would be late.
             expires_ns = due_ns - min(_EARLIER_NS, accepted.slo_ns // _EARLIER_SHARE)
-            expires_ns = max(expires_ns, now_ns + _CONTROLLER_NS)
-            if accepted.late_outputs or expires_ns > deadline_ns + self._grace_ns:
+            if not _may_lack(accepted):
+                expires_ns = max(expires_ns, now_ns + _CONTROLLER_NS)
+            if _takes_late(accepted) or expires_ns > deadline_ns + self._grace_ns:
                 expires_ns = deadline_ns + self._grace_ns
         return Pending(
             serial, connection, key, accepted, ordered, now_ns, deadline_ns, due_ns, expires_ns, digest
@@ -444,7 +461,7 @@ def unreachable(now_ns: int, request: Pending) -> Refusal:
 def timed_out(now_ns: int, request: Pending) -> Refusal:
     """Return the refusal of a request that nothing came for."""
     best_effort = request.deadline_ns is None
-    if not best_effort and not request.accepted.late_outputs:
+    if not best_effort and not _takes_late(request.accepted):
         waited_ms = (now_ns - request.arrived_ns) / 1e6
         return (
             Reason.TIMED_OUT,

@@ -233,8 +233,7 @@ class GatewayCore:
             self._effects.append(Withdraw(request.request_id or 0))
             self._effects += withdrawn(request)
         request.recall()
-        until_ns = request.expires_ns if request.deadline_ns is None else request.deadline_ns
-        if now_ns + ARRIVAL_RETRY_NS < until_ns:
+        if now_ns + ARRIVAL_RETRY_NS < request.until_ns:
             self._timers.arm(request, now_ns + ARRIVAL_RETRY_NS)
         else:
             self._refuse(request, *UNSENT)
@@ -300,8 +299,13 @@ class GatewayCore:
             self.counts["bad_outputs"] += 1
             self._give_up(request.whole or request, *bad_outputs(dispatch.worker, wrong))
             return
-        if request.accepted.turn is not None and not self._take_state(now_ns, request, frames):
-            return
+        if request.accepted.turn is not None:
+            late_ns = 0 if request.deadline_ns is None else now_ns - request.deadline_ns
+            if late_ns > 0 and not request.accepted.late_outputs:
+                # They are of no use to the client any more: its sequence's state must not have gone on.
+                self._give_up(request, Reason.TIMED_OUT, late_detail(late_ns))
+                return
+            self.sequences.take(now_ns, request, frames)
         if request.dispatches[-1] is not dispatch or request.request_id != message.request_id:
             # The controller has sent it elsewhere meanwhile, or is about to.
             self._withdraw(request)
@@ -356,7 +360,8 @@ class GatewayCore:
         """Answer what has run out of time; send again what could not be sent to the controller."""
         while (request := self._timers.pop_due(now_ns)) is not None:
             unsent = request.request_id is None and not request.dispatches and not request.follows
-            if now_ns < request.expires_ns and not (unsent and not self._reaches(request)):
+            reached = self._shards.get(request.accepted.model, 0) in self._numbers
+            if now_ns < request.expires_ns and not (unsent and not reached):
                 self._timers.arm(request, request.next_look_ns(now_ns))
                 in_time = request.deadline_ns is None or now_ns < request.deadline_ns
                 if request.outputs_overdue(now_ns):
@@ -367,7 +372,7 @@ class GatewayCore:
             elif unsent:
                 self._refuse(request, *unreachable(now_ns, request))
             else:
-                self._give_up(request, *timed_out(now_ns, request))
+                self._cut_off(now_ns, request)
         self.sequences.tick(now_ns)
 
     def shut_down(self) -> None:
@@ -404,10 +409,6 @@ class GatewayCore:
             self._effects.append(self._table.arrive(request, number))
         return number is not None
 
-    def _reaches(self, request: Pending) -> bool:
-        """Return whether the controller that has a request's model is there."""
-        return self._shards.get(request.accepted.model, 0) in self._numbers
-
     def _concerns(self, request: Pending, shard: int) -> bool:
         """Return whether a request is at a shard's controller, or is to be submitted there."""
         at = request.shard
@@ -421,17 +422,27 @@ class GatewayCore:
             self._timers.arm(request, request.next_look_ns(now_ns))
 
     def _wait_for_controller(self, now_ns: int, request: Pending) -> None:
-        until_ns = request.expires_ns if request.deadline_ns is None else request.deadline_ns
-        if until_ns < now_ns + self._rejoin_ns:
+        if request.until_ns < now_ns + self._rejoin_ns:
             self._refuse(request, *unreachable(now_ns, request))
         else:
-            self._timers.arm(request, min(until_ns, now_ns + self._wait_ns))
+            self._timers.arm(request, min(request.until_ns, now_ns + self._wait_ns))
 
     def _withdraw(self, request: Pending) -> None:
         if request.request_id is not None:
             self._effects.append(Withdraw(request.request_id))
             self._effects += withdrawn(request)
             request.recall()
+
+    def _cut_off(self, now_ns: int, request: Pending) -> None:
+        """End a request whose time is over: a graph's with what there is, if it may lack the rest."""
+        reason, detail = timed_out(now_ns, request)
+        for piece in [each for each in request.pieces if each.kept is None]:
+            rejected = Rejected(piece.request_id or 0, reason, detail)
+            self._withdraw(piece)
+            self._go_on(now_ns, piece, None, rejected, ())
+            if request.serial not in self._pending:
+                return
+        self._give_up(request, reason, detail)
 
     def _give_up(self, request: Pending, reason: Reason, detail: str, left_ns: int | None = None) -> None:
         self._withdraw(request)
@@ -478,23 +489,10 @@ class GatewayCore:
             self._refuse(request, *refusal)
         return refusal is None
 
-    def _take_state(self, now_ns: int, request: Pending, frames: Frames) -> bool:
-        """Keep the state that is among outputs; return False if they are of no use to the client any more.
-
-        Such a request is refused, so the state must not have gone on.
-        """
-        late_ns = 0 if request.deadline_ns is None else now_ns - request.deadline_ns
-        if late_ns > 0 and not request.accepted.late_outputs:
-            self._give_up(request, Reason.TIMED_OUT, late_detail(late_ns))
-            return False
-        self.sequences.take(now_ns, request, frames)
-        return True
-
     def _lead(self, heir: Pending) -> None:
         """Submit a request that followed one which ended without outputs."""
         if self._arrive(heir):
             return
         lost_ns = self._lost_ns.get(self._shards.get(heir.accepted.model, 0), 0)
         since_ns = max(heir.arrived_ns, lost_ns)
-        until_ns = heir.expires_ns if heir.deadline_ns is None else heir.deadline_ns
-        self._timers.arm(heir, min(until_ns, since_ns + self._wait_ns))
+        self._timers.arm(heir, min(heir.until_ns, since_ns + self._wait_ns))

@@ -32,6 +32,12 @@ class ServedGraph(NamedTuple):
     form: TextForm | None = None
     """Of a graph that serves texts, what it takes and gives."""
 
+    @property
+    def may_lack(self) -> bool:
+        """Say whether it answers without some step where that can't be in time."""
+        spec = self.graph.spec
+        return spec.combine is not None or not all(step.required for step in spec.steps)
+
     def flow(self, request: Pending) -> GraphFlow:
         """Return the flow of a request for it that has just come."""
         return GraphFlow(self.graph, self.models, self.expected, request)

@@ -384,3 +384,37 @@ def test_an_ensemble_is_refused_as_soon_as_too_few_members_are_left() -> None:
     assert refused.reason is Reason.DEADLINE_PASSED
     assert refused.detail == "output 'o' could have 1 of at least 2 members; step 'middle': late"
     cluster.over()
+
+
+def test_an_ensemble_answers_at_its_cut_off_with_the_members_that_are_there() -> None:
+    """A member's outputs never come: the reply leaves without them before the deadline, and is withdrawn."""
+    cluster = ensemble(2)
+    cluster.submit("g", image=np.array([3.0]))
+    for _ in range(2):
+        cluster.run(min(cluster.waiting))
+    assert not cluster.ended
+    at_ns = cluster.core.next_wakeup_ns()
+    assert at_ns is not None
+    assert 45 * MS < at_ns < 50 * MS
+    cluster.core.tick(at_ns)
+    cluster.take()
+    [answer] = cluster.ended
+    assert isinstance(answer, Answer)
+    assert [step.name for step in answer.timing.steps if step.missing] == ["light"]
+    assert not cluster.waiting, "the controller knows that nobody waits for the last member"
+    cluster.over()
+
+
+def test_a_cut_off_with_too_few_members_is_a_refusal_that_names_one() -> None:
+    cluster = ensemble(2)
+    cluster.submit("g", image=np.array([3.0]))
+    cluster.run(min(cluster.waiting))
+    cluster.core.tick(cluster.core.next_wakeup_ns() or 0)
+    cluster.take()
+    [refused] = cluster.ended
+    assert isinstance(refused, Refuse)
+    assert refused.reason is Reason.TIMED_OUT
+    assert refused.detail.startswith(
+        "output 'o' could have 1 of at least 2 members; step 'light': no outputs"
+    )
+    cluster.over()
