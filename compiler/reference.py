@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx
 
-from mainspring.compiler.artifact.errors import AS_IT_IS, CannotRun, CompileError, NoRows, NoSample, let_go
+from mainspring.compiler.artifact.errors import (
+    AS_IT_IS,
+    CannotRun,
+    CompileError,
+    NoRows,
+    NoSample,
+    Overlong,
+    TextsTooLong,
+    let_go,
+    malformed,
+)
 from mainspring.compiler.artifact.manifest import PROOF_VERSION, Independence
 from mainspring.compiler.choosing.opinion import opinion
 from mainspring.compiler.reading.contents import Content, serialise
@@ -24,7 +34,7 @@ from mainspring.compiler.reading.replaced_operators import (
     without_maps,
     without_sequences,
 )
-from mainspring.compiler.reading.stock import Session, StockSession, without_decided_branches
+from mainspring.compiler.reading.stock import Session, StockSession, open_stock, without_decided_branches
 from mainspring.compiler.reading.versions import check_conversion, make_readable
 from mainspring.compiler.rows.open_batch import baked_batch, name_squeezed, open_batch, repair_reshapes
 from mainspring.compiler.rows.proving import at_sizes, judge
@@ -35,6 +45,7 @@ from mainspring.compiler.sizes.samples import (
     WORDS,
     Choices,
     compared_numbers,
+    draw,
     index_tables,
     known_texts,
     largest_scale,
@@ -45,7 +56,7 @@ from mainspring.compiler.sizes.symbols import Found, Sizes, find_symbols
 from mainspring.compiler.sizes.trials import NoRoom, Trials
 from mainspring.compiler.sizes.varying import values_decide
 from mainspring.compiler.sizes.work import Counter, guard_divisions
-from mainspring.messages.model import TEXT_BYTES, TensorSpec, array_dtype
+from mainspring.messages.model import TEXT_BYTES, TensorSpec, array_dtype, too_long
 
 _Values = Sequence[onnx.ValueInfoProto]
 Arrays = list[npt.NDArray[np.generic]]
@@ -147,7 +158,7 @@ class Prepared:
         self._or_fewer = or_fewer
         self._text_bytes = text_bytes
         self._draw: Callable[..., Arrays]
-        with _malformed():
+        with malformed():
             original, self.located = with_locales(without_sequences(without_maps(original)))
             readable, converted = make_readable(original)
             self.draws = draws_numbers(readable)
@@ -166,7 +177,7 @@ class Prepared:
         if self.reference.fixed is None and not self._runs_batches(_PROBES[0]):
             self.reference.fixed = 1
         if not whole:
-            with _malformed():
+            with malformed():
                 self._open(model)
         self.content = serialise(model)
         self._describe(model, session)
@@ -184,7 +195,7 @@ class Prepared:
 
         Returns what `_sample` does, and the session.
         """
-        session = _opened(content)
+        session = open_stock(content)
         # As it is, which takes less time to open.
         opened = functools.partial(StockSession, content, optimised=False) if self.draws else None
         self.reference = Reference(session, fixed, whole=self.whole, opened=opened)
@@ -262,23 +273,33 @@ class Prepared:
         self._texts = [*texts, *(text for text in WORDS if len(text) <= self._text_bytes)]
         first: CompileError | None = None
         for form in forms(specs, texts, given):
-            self._form, self._draw, self._ran = form, form.draw, False
+            self._form, self._draw, self._ran, self._shortens = form, form.draw, False, form.shortens
             try:
                 found = self._sample_as(model, specs, rows, most)
                 # Floats may become indices by a Cast.
                 casts = any(node.op_type == "Cast" for node in model.graph.node)
                 if casts or any(array_dtype(spec.dtype).kind in "Siu" for spec in specs):
                     self._check_rows()
+                self._shortens = False
                 return found
+            except Overlong as error:
+                first = TextsTooLong(str(error))
             except CompileError as error:
                 if given or isinstance(error, NoRoom) or (self._ran and not isinstance(error, CannotRun)):
                     raise
-                first = first or error
+                first = first if first and not isinstance(error, TextsTooLong) else error
+        if isinstance(first, TextsTooLong):
+            raise first
         kind = NoRows if isinstance(first, NoRows) and not self.whole else NoSample
         raise kind(f"{first}; {HINT}") from first
 
     def _check_rows(self) -> None:
-        """Raise `CannotRun` unless the model runs with each of the sampled rows."""
+        """Raise `CannotRun` unless the model runs with each of the sampled rows, and `Overlong` as `_run`."""
+        if self._shortens and any(spec.dtype.startswith("S") for spec in self.inputs):
+            at_limits = self._inputs_at(tuple(each.limit for each in self.ranges))
+            longest = [max(self._form.texts or self._texts, key=len)]
+            with suppress(CompileError):
+                self._run(draw(at_limits, smallest_limits(at_limits), 1, longest))
         if self._runs_batches(self._most_rows):
             return
         for row in range(self._most_rows):
@@ -287,6 +308,10 @@ class Prepared:
     def _run(self, arrays: Arrays) -> Arrays:
         found = self.choices.first(self.reference.run, arrays)
         self._ran = True
+        longest = max((each.itemsize for each in found if each.dtype.kind == "S"), default=0)
+        if longest > self._text_bytes:
+            kind = Overlong if self._shortens else TextsTooLong
+            raise kind(f"a text that the model makes of samples {too_long(longest, self._text_bytes)}")
         return found
 
     def _sample_as(
@@ -451,28 +476,6 @@ class Prepared:
                 raise NoRows(str(refusal))
             specs.append(TensorSpec(value.name, numpy_dtype(value, self._text_bytes), first.shape[1:]))
         return tuple(specs)
-
-
-@contextmanager
-def _malformed() -> Iterator[None]:
-    """Turn errors of the onnx library about a contradictory model into a `CompileError`."""
-    try:
-        yield
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, MemoryError) as error:
-        raise CompileError(
-            f"the model is malformed ({type(error).__name__}: {error}); see what "
-            "onnx.checker.check_model says of it, so that the model's author can export it again"
-        ) from error
-
-
-def _opened(content: Content) -> StockSession:
-    """Return a session on the original, unoptimised if ONNX Runtime can't open it otherwise."""
-    try:
-        return StockSession(content)
-    except CompileError as error:
-        with suppress(CompileError):
-            return StockSession(content, optimised=False)
-        raise error
 
 
 def _row_shape(value: onnx.ValueInfoProto) -> tuple[int, ...]:

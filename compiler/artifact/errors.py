@@ -32,6 +32,14 @@ class CannotRun(CompileError):
     """Stock ONNX Runtime fails on the values that the model was tried with; it may run on others."""
 
 
+class TextsTooLong(CannotRun):
+    """Texts that it makes of its inputs don't fit their slots."""
+
+
+class Overlong(Exception):
+    """The same of samples for which shorter ones are to be tried, at whatever size it was seen."""
+
+
 class NoSample(CannotRun):
     """It fails on all samples; on the operator's word the model may be served unverified."""
 
@@ -61,6 +69,18 @@ def let_go(error: BaseException) -> None:
         seen.append(cause)
         traceback.clear_frames(cause.__traceback__)
         cause = cause.__cause__ or cause.__context__
+
+
+@contextmanager
+def malformed() -> Iterator[None]:
+    """Turn errors of the onnx library about a contradictory model into a `CompileError`."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, MemoryError) as error:
+        raise CompileError(
+            f"the model is malformed ({type(error).__name__}: {error}); see what "
+            "onnx.checker.check_model says of it, so that the model's author can export it again"
+        ) from error
 
 
 @contextmanager

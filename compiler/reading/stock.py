@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -86,6 +86,16 @@ class StockSession:
             else output.numpy()
             for value, output in found
         ]
+
+
+def open_stock(content: Content) -> StockSession:
+    """Return a session on the original, unoptimised if ONNX Runtime can't open it otherwise."""
+    try:
+        return StockSession(content)
+    except CompileError as error:
+        with suppress(CompileError):
+            return StockSession(content, optimised=False)
+        raise error
 
 
 def open_session(content: Content, optimised: bool = True) -> onnxruntime.InferenceSession:

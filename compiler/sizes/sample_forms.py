@@ -38,7 +38,10 @@ HINT = (
     "`--sample FILE.npz` (an array for each input) or as model_warmup in config.pbtxt; or have it served "
     "unverified, on your word, with `--unverified` (in config.pbtxt the parameter unverified: true)"
 )
+LETTERS = (b"a", b"b", b"c")
+"""The shortest texts: where a model joins even these to longer ones than fit, its inputs are too large."""
 _TEXTS: Mapping[str, tuple[bytes, ...]] = {
+    "letters": LETTERS,
     "whole numbers": (b"0", b"7", b"-3", b"42", b"1000"),
     "decimal numbers": (b"0.5", b"-1.25", b"3.0", b"1e3", b"0"),
     "dates": (b"2024-02-29", b"1999-12-31", b"2026-01-01"),
@@ -61,6 +64,11 @@ class Form(NamedTuple):
     """One of `_NUMBERS`, or `_PICTURE`; empty: drawn as they come."""
     given: Samples = NO_SAMPLES
     """Samples of the operator's."""
+
+    @property
+    def shortens(self) -> bool:
+        """Return whether a form with shorter texts follows."""
+        return not self.given and self.texts != LETTERS
 
     def draw(
         self,

@@ -224,3 +224,32 @@ def test_a_function_of_the_model_and_ones_of_onnx_runtime_need_no_library(tmp_pa
     model = helper.make_model(graph, opset_imports=imports, functions=[function], ir_version=8)
     onnx.save(model, tmp_path / "m.onnx")
     assert compiled(tmp_path / "m.onnx", Store(tmp_path / "store")).manifest.batch_sizes[-1] == 16
+
+
+def joined(folder: Path, width: int | str) -> Path:
+    constants = [
+        numpy_helper.from_array(np.array([b","], object), "separator"),
+        numpy_helper.from_array(np.array([1], np.int64), "axis"),
+    ]
+    node = helper.make_node("StringJoin", ["x", "separator", "axis"], ["y"], name="join", domain=CONTRIB)
+    return written(folder, [node], [value("x", text, "N", width)], [value("y", text, "N")], *constants)
+
+
+@pytest.mark.parametrize("width", ["M", 100])
+def test_texts_are_joined_as_far_as_the_result_fits(tmp_path: Path, width: int | str) -> None:
+    op_libraries.allow([PACKAGE])
+    store = Store(tmp_path / "store")
+    manifest = compiled(joined(tmp_path, width), store).manifest
+    (most,) = manifest.inputs[0].shape
+    assert most >= 100, "of one letter each, hundreds fit into 1,024 bytes"
+    words = [f"{index}" for index in range(100)]
+    (found,) = run(store, np.array(words, "S1024"), sizes=(100,) if width == "M" else ())
+    assert found.tolist() == [",".join(words).encode()]
+
+
+def test_texts_that_fit_in_no_length_are_refused_with_the_remedy(tmp_path: Path) -> None:
+    op_libraries.allow([PACKAGE])
+    wide = joined(tmp_path, 1_200)
+    with pytest.raises(CompileError, match=r"has 1,199 bytes; at most 1,024 fit, which .*--text-bytes"):
+        compiled(wide, Store(tmp_path / "store"))
+    compiled(wide, Store(tmp_path / "store"), text_bytes=4_096)
