@@ -48,6 +48,15 @@ def parse(signature: Signature, body: memoryview, max_json_bytes: int) -> reques
         raise compression.TooLarge(
             "the JSON", max_json_bytes, compression.JSON_KEY, "ask for /infer with binary data"
         )
+    try:
+        return _parsed(signature, body)
+    except Unfit:
+        if why := json_data.not_utf8(body):
+            raise request.unreadable(why) from None
+        raise
+
+
+def _parsed(signature: Signature, body: memoryview) -> request.Parsed:
     request.check_count(signature, body)
     inputs, parameters, asked_id = [], {}, msgspec.Raw(b'""')
     for name, value in _object(body).items():

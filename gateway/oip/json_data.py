@@ -107,7 +107,11 @@ def explained(error: Exception, text: Any) -> str:
     """Return what is wrong with a text that can't be read."""
     if not len(text):
         return "there is none, the body is empty"
-    found = None if isinstance(error, msgspec.ValidationError) else _SURROGATE.search(bytes(text))
+    if isinstance(error, msgspec.ValidationError):
+        return str(error)[:_LONGEST]
+    if fault := not_utf8(text):
+        return fault
+    found = _SURROGATE.search(bytes(text))
     if found is None:
         return str(error)[:_LONGEST]
     half = found[0][-6:].decode()
@@ -115,6 +119,16 @@ def explained(error: Exception, text: Any) -> str:
         f"{half} stands alone, and is half of a character: such a character is two of them, as in "
         "\\ud83d\\ude00, or itself in UTF-8"
     )
+
+
+def not_utf8(text: Any) -> str:
+    """Return where a text is not UTF-8; empty if it is."""
+    try:
+        str(text, "utf-8")
+    except UnicodeDecodeError as error:
+        byte, at = error.object[error.start], error.start
+        return f"it is not UTF-8: the byte 0x{byte:02x} at position {at:,} ({error.reason})"
+    return ""
 
 
 Data = msgspec.Raw | list[Any]

@@ -131,8 +131,17 @@ def parse(signature: Signature, body: memoryview, json_bytes: int | None, max_js
         raise compression.TooLarge(
             "the JSON", max_json_bytes, compression.JSON_KEY, "send tensors as binary data"
         )
-    request = _decode(signature, body[:json_bytes])
-    headers, frames = _inputs(signature, request, body[json_bytes:])
+    try:
+        return _parsed(signature, body[:json_bytes], body[json_bytes:])
+    except Unfit:
+        if why := json_data.not_utf8(body[:json_bytes]):
+            raise unreadable(why) from None
+        raise
+
+
+def _parsed(signature: Signature, text: memoryview, binary: memoryview) -> Parsed:
+    request = _decode(signature, text)
+    headers, frames = _inputs(signature, request, binary)
     wanted = _wanted(signature, request)
     placed = {name: form.span for name, form in wanted.forms.items() if form.span is not None}
     if placed:
@@ -227,11 +236,11 @@ def _decoded(text: memoryview) -> InferRequest | LooseRequest:
         return _decoded_again(text)
     except json_data.UNREADABLE as error:
         if not any(each in bytes(text) for each in _NO_NUMBERS):
-            raise _unreadable(error, text) from None
+            raise unreadable(json_data.explained(error, text)) from None
     try:
         return msgspec.convert(_plain(json.loads(bytes(text))), LooseRequest)
     except (ValueError, RecursionError) as other:
-        raise _unreadable(other, text) from None
+        raise unreadable(json_data.explained(other, text)) from None
 
 
 def _decoded_again(text: memoryview) -> InferRequest:
@@ -239,7 +248,7 @@ def _decoded_again(text: memoryview) -> InferRequest:
     try:
         return json_data.decode_request(text, InferRequest)
     except json_data.UNREADABLE as error:
-        raise _unreadable(error, text) from None
+        raise unreadable(json_data.explained(error, text)) from None
 
 
 def _plain(given: Any) -> Any:
@@ -255,8 +264,8 @@ def _plain(given: Any) -> Any:
     return given
 
 
-def _unreadable(error: Exception, text: memoryview) -> Unfit:
-    why = json_data.explained(error, text)
+def unreadable(why: str) -> Unfit:
+    """Return the error for JSON that can't be read."""
     return Unfit(
         Reason.BAD_MESSAGE,
         f"the request's JSON can't be read: {why}",

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from mainspring.gateway.core.validation import Signature
 from mainspring.gateway.oip.datatypes import Unfit, datatype_of
+from mainspring.gateway.oip.generate import parse as generated
 from mainspring.gateway.oip.request import BINARY, JSON, Form, Parsed, parse
 from mainspring.gateway.oip.spans import Span
 from mainspring.messages.codes import Reason
@@ -173,7 +174,7 @@ def test_a_wrong_input_is_refused_with_what_is_wrong(change: dict[str, Any], sai
         (b"{", "truncated"),
         (b"[]", "Expected `object`"),
         (b"{}", "missing required field `inputs`"),
-        (b"\xff", "malformed"),
+        (b"\xff", "not UTF-8"),
         (b'{"inputs": NaN}', "Expected `array`"),
         (b'{"inputs": [], "x": NaN', "can't be read"),
         (b'{"inputs": [], "id": 3}', "$.id"),
@@ -187,6 +188,27 @@ def test_a_wrong_input_is_refused_with_what_is_wrong(change: dict[str, Any], sai
 )
 def test_a_body_that_says_nothing_is_refused(body: bytes, said: str) -> None:
     assert said in refused(ONE, body).detail
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        b'{"id": "@", "inputs": []}',
+        b'{"inputs": [{"name": "x", "shape": [1, 1], "datatype": "BYTES", "data": ["fine", "@"]}]}',
+        b'{"inputs": [{"name": "x", "shape": [1, 1], "datatype": "BYTES", "data": [NaN, "@"]}]}',
+        b'{"inputs": [{"name": "x", "shape": [1, 1], "datatype": "BYTES", "data": ["\\ud800@"]}]}',
+        b'@{"inputs": []}',
+    ],
+)
+@pytest.mark.parametrize("wrong", [b"\xff", b"a\xc3", b"\xe2\x98"])
+def test_a_byte_that_is_no_text_is_named_by_its_place_in_the_body(found: bytes, wrong: bytes) -> None:
+    body = found.replace(b"@", wrong)
+    byte = wrong[-1] if wrong.startswith(b"a") else wrong[0]
+    where = f"it is not UTF-8: the byte 0x{byte:02x} at position {body.index(byte)} "
+    assert where in refused(signature(TensorSpec("x", "S8", (1,))), body).detail
+    generate = found.replace(b'"inputs"', b'"x": "@", "inputs"').replace(b"@", wrong)
+    with pytest.raises(Unfit, match=f"the byte 0x{byte:02x} at position {generate.index(byte)} "):
+        generated(signature(TensorSpec("x", "S8", (1,))), memoryview(generate), LIMIT)
 
 
 def shared(region: object = "r", **others: object) -> dict[str, object]:
