@@ -175,6 +175,10 @@ class SimulatedGateway:
         """Have a query wait for a piece."""
         whole.pieces[request_id], self._wholes[request_id] = -1, whole
 
+    def forget_piece(self, whole: Flight, request_id: int) -> None:
+        """Have a query wait for a piece no longer."""
+        del whole.pieces[request_id], self._wholes[request_id]
+
     def whole_of(self, request_id: int) -> Flight | None:
         """Return the query of a piece without outputs."""
         return self._wholes.get(request_id)
@@ -235,17 +239,27 @@ class SimulatedGateway:
             if flight.action_id != action.action_id:
                 # It has been dispatched elsewhere meanwhile.
                 self._withdraw(left_ns, request_id)
-            deadline_ns = flight.request.deadline_ns
-            timing = Timing(
-                left_ns - flight.arrived_ns,
-                flight.dispatched_ns - flight.arrived_ns,
-                execute_ns,
-                None if deadline_ns is None else deadline_ns - left_ns,
-                size,
-                cold[index],
-                worker,
-            )
-            self._replies.outputs(left_ns + self._client_delay_ns, flight, timing)
+            self._answer(left_ns, flight, execute_ns, size, cold[index], worker)
+
+    def _answer(
+        self, left_ns: int, flight: Flight, execute_ns: int, size: int, cold: bool, worker: str
+    ) -> None:
+        deadline_ns = flight.request.deadline_ns
+        timing = Timing(
+            left_ns - flight.arrived_ns,
+            flight.dispatched_ns - flight.arrived_ns,
+            execute_ns,
+            None if deadline_ns is None else deadline_ns - left_ns,
+            size,
+            cold,
+            worker,
+        )
+        self._replies.outputs(left_ns + self._client_delay_ns, flight, timing)
+
+    def answer(self, now_ns: int, flight: Flight) -> None:
+        """Answer a query with the pieces that have outputs; of those that have none it waits for none."""
+        del self.flights[flight.request.request_id]
+        self._answer(self._reply_leaves(now_ns), flight, 0, 0, False, "")
 
     def _give_up(self, request_id: int) -> Flight | None:
         """Forget a request, with all its pieces."""

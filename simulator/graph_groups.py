@@ -28,6 +28,9 @@ class GraphGroup(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[GraphStep, ...]
     apart: bool = False
     """True for clients that call step after step by themselves, each with a fixed share of the deadline."""
+    least: int = 0
+    """The fewest members of an answer of an ensemble, of which every step is one and waits for none; 0: it is
+    none."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for what can't be."""
@@ -43,3 +46,6 @@ class GraphGroup(msgspec.Struct, frozen=True, kw_only=True):
             known.append(name)
         if not 1 <= len(known) <= MOST_STEPS:
             raise ValueError(f"graph {self.name!r} has {len(known)} steps; it has 1 to {MOST_STEPS}")
+        check_range("least", self.least, least=0, most=len(known))
+        if self.least and any(step.after != () for step in self.steps):
+            raise ValueError(f"graph {self.name!r} is an ensemble: give each of its steps after = []")

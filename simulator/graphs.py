@@ -3,6 +3,7 @@
 What a step's condition decides, and how many rows a step with rows of its own has, is drawn: each row of the
 step before gives ``share`` rows in the mean. The gateway is taken to have learnt the shares. With ``apart``
 no query is made of a request: its client calls step after step, each with a fixed share of the deadline.
+With ``least`` a graph is an ensemble, whose reply leaves with the members that came.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import msgspec
 import numpy as np
 
 from mainspring.messages.actions import Reject
+from mainspring.messages.codes import Reason
 from mainspring.messages.events import QueryArrived, RequestArrived, pieces_of
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.queries import Piece, QueryStep, StepsKnown, piece_rows
@@ -39,6 +41,13 @@ class _Course:
         """Step and rows of each piece without outputs, by id."""
         self.named = 0
         """Pieces that there were."""
+        self.missing: set[int] = set()
+        """Members of an ensemble that can't be in time."""
+
+    @property
+    def members_left(self) -> int:
+        """Members of an ensemble that have outputs, or may still have some."""
+        return len(self.graph.steps) - len(self.missing)
 
 
 class GraphGateway(SimulatedGateway):
@@ -73,6 +82,8 @@ class GraphGateway(SimulatedGateway):
             return super().submit(now_ns, request_id, arrival, key)
         flight = self.enter(now_ns, request_id, arrival, key)
         course = self._courses[request_id] = _Course(graph, arrival.rows)
+        if graph.least and flight.request.deadline_ns is not None:
+            self.agenda.at(flight.request.deadline_ns, self._cut_off, request_id, flight)
         begun = self._begin(flight, course)
         request = flight.request
         steps, sent_ns = self._steps(course), self.sends_ns(now_ns)
@@ -106,10 +117,13 @@ class GraphGateway(SimulatedGateway):
         """Pass the controller's rejection on; of a client that calls step after step, give the rest up."""
         whole = self.whole_of(command.request_id)
         course = None if whole is None else self._courses.get(whole.request.request_id)
-        if whole is not None and course is not None and course.graph.apart:
-            others = [each for each in course.pieces if each != command.request_id]
-            for each in others:
-                self._withdraw(now_ns, each)
+        if whole is not None and course is not None and course.graph.least:
+            course.missing.add(course.pieces[command.request_id][0])
+            if course.members_left >= course.graph.least:
+                self._go_on_without(now_ns, whole, command.request_id)
+                return
+        if whole is not None and course is not None and (course.graph.apart or course.graph.least):
+            self._withdraw_all(now_ns, whole, course, command.request_id)
             command = Reject(whole.request.request_id, command.reason, command.detail)
         self._courses.pop(command.request_id, None)
         super().rejected(now_ns, command)
@@ -117,6 +131,38 @@ class GraphGateway(SimulatedGateway):
     def _give_up(self, request_id: int) -> Flight | None:
         self._courses.pop(request_id, None)
         return super()._give_up(request_id)
+
+    def _go_on_without(self, now_ns: int, whole: Flight, request_id: int) -> None:
+        """Have an ensemble answer without a member, of which this piece was refused."""
+        self.forget_piece(whole, request_id)
+        self.piece_ended(now_ns, whole, request_id)
+        if not whole.pieces:
+            self.answer(now_ns, whole)
+
+    def _cut_off(self, request_id: int, flight: Flight) -> None:
+        """Answer an ensemble's request whose time is over with the members that came, if they are enough."""
+        if self.flights.get(request_id) is not flight:
+            return
+        course, now_ns = self._courses[request_id], self.agenda.now_ns
+        course.missing.update([step for step, _ in course.pieces.values()])
+        self._withdraw_all(now_ns, flight, course)
+        if course.members_left < course.graph.least:
+            self._give_up(request_id)
+            self._error(now_ns, flight, Reason.TIMED_OUT)
+            return
+        for each in list(course.pieces):
+            self.forget_piece(flight, each)
+        del self._courses[request_id]
+        self.answer(now_ns, flight)
+
+    def _withdraw_all(self, now_ns: int, whole: Flight, course: _Course, but: int = -1) -> None:
+        """Tell the controller that nobody waits for a request, but for a piece that it has ended itself."""
+        if not course.graph.apart:
+            self._withdraw(now_ns, whole.request.request_id)
+            return
+        for each in course.pieces:
+            if each != but:
+                self._withdraw(now_ns, each)
 
     # --- the steps ---
 
@@ -164,7 +210,16 @@ class GraphGateway(SimulatedGateway):
             if index in course.begun:
                 certain, rows = True, 0 if index in course.ended else course.begun[index]
             name = step.name or step.model
-            found.append(QueryStep(step.model, rows, (), after, certain=certain, name=name, share=share))
+            required = not course.graph.least
+            found.append(
+                QueryStep(
+                    *(step.model, rows, (), after),
+                    required=required,
+                    certain=certain,
+                    name=name,
+                    share=share,
+                )
+            )
         return tuple(found)
 
     def _send(self, at_ns: int, whole: Flight, course: _Course, pieces: Sequence[Piece]) -> None:
@@ -173,7 +228,7 @@ class GraphGateway(SimulatedGateway):
         for piece in pieces:
             model = graph.steps[piece.step].model
             deadline_ns, query = request.deadline_ns, 0 if graph.apart else request.request_id
-            if graph.apart and deadline_ns is not None:
+            if graph.apart and deadline_ns is not None and not graph.least:
                 until = self._until(graph, self._models)[piece.step]
                 deadline_ns = whole.arrived_ns + round((deadline_ns - whole.arrived_ns) * until)
             event = RequestArrived(

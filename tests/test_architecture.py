@@ -96,7 +96,7 @@ FUNCTION_LINES = 50
 HOUSE = {
     "lines of the product": 134_400,
     "files of the product": 656,
-    "lines of the lab": 25_840,
+    "lines of the lab": 25_940,
     "files on the way of a request over ZeroMQ": 86,
     "files on the way of a request over HTTP": 86,
 }

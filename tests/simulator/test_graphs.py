@@ -118,3 +118,41 @@ def test_a_short_step_that_waits_for_long_ones_is_not_lost() -> None:
     assert run.summary.goodput_share > 0.95
     sizes = [each.batch_size for each in entries if isinstance(each, Infer) and each.model == "read"]
     assert sum(size == 8 for size in sizes) < 0.1 * len(sizes), "a batch of 8 takes as long as 12 rows alone"
+
+
+def ensemble(least: int, rate: float, apart: bool = False) -> tuple[Any, list[Any]]:
+    """Play three members on two devices, of which the longest takes twice the SLO of 20 ms."""
+    steps = [{"model": each, "after": []} for each in ("find", "read", "check")]
+    models = [{**SPEC["models"][0], "infer_ms": {"1": 40.0, "4": 80.0}}, *SPEC["models"][1:]]
+    graph = {"name": "vote", "steps": steps, "least": least, "apart": apart}
+    workload = {"models": "vote", "rate": rate, "slo_ms": 20.0}
+    return played(models=models, graphs=[graph], workload=[workload])
+
+
+def test_an_ensemble_answers_with_the_members_that_can_be_in_time() -> None:
+    run, entries = ensemble(2, rate=20.0)
+    assert run.summary.goodput == run.summary.offered > 0
+    assert rows_of(entries, "find") == 0
+    assert rows_of(entries, "read") == rows_of(entries, "check") > 0
+
+
+def test_with_fewer_members_than_the_least_there_is_no_answer() -> None:
+    run, _ = ensemble(3, rate=20.0)
+    assert run.summary.goodput == 0
+    assert run.summary.rejected_total == run.summary.offered > 0
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_under_overload_an_ensemble_answers_at_its_cut_off_at_the_latest(apart: bool) -> None:
+    summary = ensemble(1, 2_000.0, apart)[0].summary
+    assert 0 < summary.goodput <= summary.offered
+    assert summary.missing == summary.late == 0
+    assert summary.max_ms is not None
+    assert summary.max_ms < 20.5
+
+
+def test_an_ensemble_whose_members_wait_for_others_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'vote' is an ensemble: give each of its steps after = "):
+        parse_spec(
+            {**SPEC, "graphs": [{"name": "vote", "steps": [{"model": "find"}], "least": 1}]}, "this test"
+        )
