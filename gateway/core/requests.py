@@ -308,7 +308,7 @@ class Pending:
         )
 
 
-def _may_lack(accepted: Accepted) -> bool:
+def may_lack(accepted: Accepted) -> bool:
     """Say whether a request is for a graph that answers without some steps where they can't be in time: just
     before the deadline its reply leaves with what there is."""
     graph = accepted.signature.graph
@@ -316,7 +316,7 @@ def _may_lack(accepted: Accepted) -> bool:
 
 
 def _takes_late(accepted: Accepted) -> bool:
-    return accepted.late_outputs and not _may_lack(accepted)
+    return accepted.late_outputs and not may_lack(accepted)
 
 
 class Patience:
@@ -345,7 +345,7 @@ class Patience:
             due_ns = deadline_ns - max(0, accepted.back_ns)
             # Who has no use for late outputs is told just before they would be late.
             expires_ns = due_ns - min(_EARLIER_NS, accepted.slo_ns // _EARLIER_SHARE)
-            if not _may_lack(accepted):
+            if not may_lack(accepted):
                 expires_ns = max(expires_ns, now_ns + _CONTROLLER_NS)
             if _takes_late(accepted) or expires_ns > deadline_ns + self._grace_ns:
                 expires_ns = deadline_ns + self._grace_ns

@@ -44,6 +44,7 @@ from mainspring.gateway.core.requests import (
     answer,
     bad_outputs,
     late_detail,
+    may_lack,
     refused,
     replaced,
     timed_out,
@@ -436,7 +437,8 @@ class GatewayCore:
     def _cut_off(self, now_ns: int, request: Pending) -> None:
         """End a request whose time is over: a graph's with what there is, if it may lack the rest."""
         reason, detail = timed_out(now_ns, request)
-        for piece in [each for each in request.pieces if each.kept is None]:
+        left = [each for each in request.pieces if each.kept is None]
+        for piece in left if may_lack(request.accepted) else ():
             rejected = Rejected(piece.request_id or 0, reason, detail)
             self._withdraw(piece)
             self._go_on(now_ns, piece, None, rejected, ())

@@ -122,7 +122,7 @@ def test_a_short_step_that_waits_for_long_ones_is_not_lost() -> None:
 
 def ensemble(least: int, rate: float, apart: bool = False) -> tuple[Any, list[Any]]:
     """Play three members on two devices, of which the longest takes twice the SLO of 20 ms."""
-    steps = [{"model": each, "after": []} for each in ("find", "read", "check")]
+    steps: list[dict[str, Any]] = [{"model": each, "after": []} for each in ("find", "read", "check")]
     models = [{**SPEC["models"][0], "infer_ms": {"1": 40.0, "4": 80.0}}, *SPEC["models"][1:]]
     graph = {"name": "vote", "steps": steps, "least": least, "apart": apart}
     workload = {"models": "vote", "rate": rate, "slo_ms": 20.0}
