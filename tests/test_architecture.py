@@ -94,7 +94,7 @@ FILE_LINES = 500
 FUNCTION_LINES = 50
 
 HOUSE = {
-    "lines of the product": 134_400,
+    "lines of the product": 134_500,
     "files of the product": 656,
     "lines of the lab": 25_940,
     "files on the way of a request over ZeroMQ": 86,
