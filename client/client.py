@@ -59,6 +59,7 @@ class Arguments(NamedTuple):
     deadline_ns: int | None
     """The earliest that others set: of the call, and of the blocks that it is in."""
     place: Place = NOWHERE
+    at_least: float = 0.0
 
     @property
     def slo_ns(self) -> int | None:
@@ -180,6 +181,7 @@ class Client(OfOneProcess):
         *,
         slo: str | timedelta | None = None,
         deadline: AnyDeadline = None,
+        at_least: float = 0.0,
     ) -> InferResult:
         """Run ``model`` on ``inputs`` and return its outputs by name, with ``timing`` beside them.
 
@@ -189,13 +191,14 @@ class Client(OfOneProcess):
         None for all; ``version`` one of the model's, None for its default; ``priority`` its turn among
         requests of equal slack: 1 before 2 and so on, 0 behind all; ``traceparent`` the caller's span, for
         gateways that trace (W3C Trace Context); ``deadline`` what `deadline` returns, or the same as ``slo``:
-        the earlier of the two holds, and that of a block which the call is in.
+        the earlier of the two holds, and that of a block which the call is in; ``at_least`` the least score
+        of the member that may answer, of a family of models.
         Raises a `MainspringError`: `DeadlineError`, `InvalidRequest`, `Unavailable`; TypeError for arguments
         of the wrong kind.
         """
         now_ns = monotonic_ns()
         told = (model, inputs, slo_ms, slo, outputs, version, priority, traceparent)
-        return self.run(Arguments(now_ns, *told, deadline_of(now_ns, deadline)))
+        return self.run(Arguments(now_ns, *told, deadline_of(now_ns, deadline), at_least=at_least))
 
     def run(self, arguments: Arguments) -> InferResult:
         """Send a request and wait for its outcome."""
@@ -222,6 +225,7 @@ class Client(OfOneProcess):
         *,
         slo: str | timedelta | None = None,
         deadline: AnyDeadline = None,
+        at_least: float = 0.0,
     ) -> Future[InferResult]:
         """Send a request and return its result to come; arguments as for `infer`.
 
@@ -230,7 +234,7 @@ class Client(OfOneProcess):
         """
         now_ns = monotonic_ns()
         told = (model, inputs, slo_ms, slo, outputs, version, priority, traceparent)
-        arguments = Arguments(now_ns, *told, deadline_of(now_ns, deadline))
+        arguments = Arguments(now_ns, *told, deadline_of(now_ns, deadline), at_least=at_least)
         self._fetch_types(arguments)
         return self.begin(arguments)
 
@@ -425,6 +429,7 @@ class Client(OfOneProcess):
             version=arguments.version,
             traceparent=arguments.traceparent,
             priority=arguments.priority,
+            at_least=arguments.at_least,
             **arguments.place._asdict(),
         )
         patience_s = self.patience_s(arguments)

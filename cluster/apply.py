@@ -84,7 +84,7 @@ from mainspring.messages.events import (
     WorkerLeft,
 )
 from mainspring.messages.ids import gateway_of
-from mainspring.messages.queries import StepsKnown
+from mainspring.messages.queries import Chosen, StepsKnown
 from mainspring.messages.scaling import Provide, ProviderLeft, ProviderSaid, Retain, Retire
 
 _ARRIVED: Final = RequestArrived
@@ -141,6 +141,9 @@ def _apply_other(cluster: Cluster, now_ns: int, entry: Event | Command) -> Chang
             _rank(cluster, entry)
         case Doubted(model=name):
             doubt(cluster, now_ns, name)
+        case Chosen(query_id=query_id):
+            if query_id in cluster.queries:
+                cluster.queries[query_id].choose(entry)
         case Retire() | Retain() | Provide():
             _scale(cluster, entry)
         case DropWorker():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mainspring.messages.events import QueryArrived
-from mainspring.messages.queries import QueryStep
+from mainspring.messages.queries import Chosen, QueryStep
 
 if TYPE_CHECKING:
     from mainspring.cluster.requests import Request
@@ -59,18 +59,38 @@ class Query:
     def learn(self, steps: tuple[QueryStep, ...]) -> bool:
         """Take what is known now of the steps without a piece so far; return False if these are others."""
         known = self.event.steps
-        if [each.model for each in steps] != [each.model for each in known]:
+        if len(steps) != len(known):
+            return False
+        if any(
+            new.model != old.model and old.model not in new.members
+            for old, new in zip(known, steps, strict=True)
+        ):
             return False
         began = {piece.event.step for piece in self.open.values()}
         merged = [
-            old if done or index in began else new
+            old if done or index in began else _with_choice(old, new)
             for index, (done, old, new) in enumerate(zip(self.done, known, steps, strict=True))
         ]
         self.event = msgspec.structs.replace(self.event, steps=tuple(merged))
         return True
+
+    def choose(self, chosen: Chosen) -> None:
+        """Have a step be of one of its members from now on."""
+        steps = list(self.event.steps)
+        if chosen.step < len(steps):
+            step = msgspec.structs.replace(steps[chosen.step], model=chosen.model, members=(), scores=())
+            steps[chosen.step] = step
+            self.event = msgspec.structs.replace(self.event, steps=tuple(steps))
 
     @property
     def over(self) -> bool:
         """True if nothing of it is left to do."""
         left = [step for step, done in zip(self.event.steps, self.done, strict=True) if done < step.rows]
         return not self.open and not left
+
+
+def _with_choice(old: QueryStep, new: QueryStep) -> QueryStep:
+    """Return what is known of a step now, of the model that was chosen for it before, if one was."""
+    if old.members or not new.members:
+        return new
+    return msgspec.structs.replace(new, model=old.model, members=(), scores=())

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from mainspring.cluster.device_kinds import DeviceKinds
 from mainspring.cluster.estimates import Estimates
 from mainspring.cluster.models import Model
@@ -238,6 +240,8 @@ class Cluster:
 
         Returns None, and changes nothing, if its id is known already or its model is not.
         """
+        if event.query and self.queries:
+            event = self._as_chosen(event)
         model = self.model_of(event)
         if model is None:
             return None
@@ -252,6 +256,14 @@ class Cluster:
         if self.queries:
             self.join(request)
         return request
+
+    def _as_chosen(self, event: RequestArrived) -> RequestArrived:
+        """Return a piece's arrival with the model of its step, which may have been chosen since."""
+        query = self.queries.get(event.query)
+        if query is None or event.step >= len(query.done):
+            return event
+        name = query.event.steps[event.step].model
+        return event if name == event.model else msgspec.structs.replace(event, model=name)
 
     def join(self, request: Request) -> None:
         """Have a request be a piece of the query that its arrival names, if that is known."""

@@ -24,6 +24,7 @@ from mainspring.messages.events import Event, OperatorAsked, RequestArrived, Wak
 from mainspring.messages.metrics import ClusterMetrics
 from mainspring.messages.observing import Stage
 from mainspring.messages.operating import OperatorCommand
+from mainspring.messages.queries import Chosen
 from mainspring.messages.scaling import Provide
 from mainspring.messages.status import ClusterStatus
 from mainspring.scheduler.config import SchedulerConfig
@@ -135,7 +136,7 @@ class SnapshotStream:
 
 _LOGGER = logging.getLogger(__name__)
 _WAKEUP: Final = Wakeup()
-_WITHOUT_ACTION: Final = (Reject, DropWorker, Provide)
+_WITHOUT_ACTION: Final = (Reject, DropWorker, Provide, Chosen)
 SETTLE_ENTRIES: Final = 128
 """Entries that are logged without waiting for `SETTLE_NS`."""
 SETTLE_NS: Final = 2_000_000

@@ -22,6 +22,7 @@ from mainspring.messages.actions import Action, Infer, Open, Reject, Timed
 from mainspring.messages.codec import encode
 from mainspring.messages.ids import gateway_of
 from mainspring.messages.peers import Dispatch, Refused, Rejected
+from mainspring.messages.queries import Chosen
 from mainspring.transport.bounds import Delivery
 from mainspring.transport.certificate import Certificate
 
@@ -232,6 +233,12 @@ class Outbox:
         finish_ns = reject.earliest_finish_ns
         left_ns = None if finish_ns is None else max(1, finish_ns - now_ns)
         self._gather(gateway, Rejected(reject.request_id, reject.reason, reject.detail, left_ns))
+
+    def chosen(self, chosen: Chosen) -> None:
+        """Gather for a query's gateway which member of a family a step is of."""
+        gateway = self._sessions.gateway(gateway_of(chosen.query_id))
+        if gateway is not None:
+            self._gather(gateway, chosen)
 
     def act(self, action: Action) -> None:
         """Gather any other action for its worker."""

@@ -49,7 +49,7 @@ from mainspring.messages.peers import (
     ToController,
     WorkerHello,
 )
-from mainspring.messages.queries import Piece, StepsKnown, shape_fault
+from mainspring.messages.queries import Chosen, Piece, StepsKnown, shape_fault
 from mainspring.messages.roles import MAY_SAY, Role, fault
 from mainspring.messages.scaling import Provide, ProviderHello, Running
 from mainspring.messages.sharding import ShardMap
@@ -293,6 +293,8 @@ class Shell:
                 self._outbox.dispatch(command)
             case Reject():
                 self._outbox.reject(now_ns, command)
+            case Chosen():
+                self._outbox.chosen(command)
             case Provide():
                 if command.moved:
                     self.administration.recounted(command.kind)

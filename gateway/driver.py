@@ -48,7 +48,7 @@ from mainspring.messages.clients import (
 from mainspring.messages.codec import TO_GATEWAY, BadMessage
 from mainspring.messages.codes import Reason
 from mainspring.messages.ids import shard_of
-from mainspring.messages.queries import StepsKnown
+from mainspring.messages.queries import Chosen, StepsKnown
 from mainspring.messages.served import Awaited, Standing
 from mainspring.messages.sharding import ShardMap
 from mainspring.transport.hub import Hub
@@ -236,13 +236,13 @@ class GatewayDriver:
                 self.core.dispatched(now_ns, message)
             case peers.Rejected():
                 self.core.rejected(now_ns, message)
+            case Chosen():
+                self.core.chosen(message)
             case peers.Ping():
-                # The first one comes behind all models and workers.
-                if shard.session.welcomed:
+                if shard.session.welcomed:  # the first one comes behind all models and workers
                     self.readiness.told_all(now_ns, shard.number)
-                refused = self._refusals.counts
-                pong = peers.Pong(message.sequence, message.sent_ns, now_ns, monotonic_ns(), refused=refused)
-                shard.link.send(pong)
+                times = message.sent_ns, now_ns, monotonic_ns()
+                shard.link.send(peers.Pong(message.sequence, *times, refused=self._refusals.counts))
                 self.workers.settle()
             case peers.ModelUp():
                 self._model_up(now_ns, shard, message)

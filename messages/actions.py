@@ -13,6 +13,7 @@ import msgspec
 
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.model import ModelSpec
+from mainspring.messages.queries import Chosen
 from mainspring.messages.scaling import Provide, Retain, Retire
 
 
@@ -345,7 +346,7 @@ class Doubted(msgspec.Struct, frozen=True, tag="doubted"):
 Note = Ranked | Doubted | Retire | Retain
 """Commands that are logged and not sent: a reader of the log needs them to keep the cluster's state."""
 
-Sent = Prepare | Release | Open | Load | Unload | Infer | Reject | DropWorker | Provide
+Sent = Prepare | Release | Open | Load | Unload | Infer | Reject | DropWorker | Provide | Chosen
 """Commands that are sent to a worker, a gateway or a provider."""
 
 Command = Sent | Note

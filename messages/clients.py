@@ -132,6 +132,8 @@ class InferRequest(msgspec.Struct, frozen=True, tag="infer_request", omit_defaul
     """Position of each input in the memory that was offered, None if its bytes are the next frame; empty if
     all are frames. They may be read until the reply has come: what is written there before may show in this
     request's answer, and in no other."""
+    at_least: float = 0.0
+    """Least score of the member of a family that is to answer; 0: any may."""
 
 
 class Received(msgspec.Struct, frozen=True, tag="received"):
@@ -157,6 +159,8 @@ class StepTiming(msgspec.Struct, frozen=True, omit_defaults=True):
     execute_ns: int = 0
     batch_size: int = 0
     worker: str = ""
+    model: str = ""
+    """The member that answered, of a step that names a family."""
 
 
 class Timing(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -16,6 +17,10 @@ MOST_CHARACTERS = 128
 MOST_BYTES = 1 << 20
 """Characters of a graph's file."""
 MOST_SLO_MS = 3_600_000.0
+MOST_MEMBERS = 16
+"""Members of a family."""
+FAMILY_STEP = "member"
+"""Name of the one step of a family."""
 MOST_OWN_ROWS = 10_000
 """Most rows that a step may have of its own for one request."""
 
@@ -46,13 +51,13 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
 
 class GraphSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Models that answer a request together, under one deadline."""
+    """Models that answer a request together, under one deadline, or a family, one of which answers it."""
 
     name: str
-    inputs: tuple[str, ...]
-    """The tensors of a request."""
-    steps: tuple[StepSpec, ...]
-    outputs: dict[str, str | tuple[str, ...]]
+    inputs: tuple[str, ...] = ()
+    """The tensors of a request; of a family those of its members."""
+    steps: tuple[StepSpec, ...] = ()
+    outputs: dict[str, str | tuple[str, ...]] = {}
     """Source of each output: ``step.output``, or several, of which the first that was computed is taken."""
     slo_ms: float | None = None
     """Deadline of requests that bring none."""
@@ -62,6 +67,10 @@ class GraphSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """Fewest members that an answer of an ensemble is made of."""
     serves: Literal["embeddings", "rerank"] | None = None
     """The form in which it takes texts over HTTP, beside the usual one."""
+    members: tuple[str, ...] = ()
+    """The models of a family, as `StepSpec.model` names them."""
+    score: tuple[float, ...] = ()
+    """The worth of an answer of each of them, as their owner sees it."""
 
     def sources(self, output: str) -> tuple[str, ...]:
         """Return the sources of an output, the first choice first."""
@@ -71,6 +80,8 @@ class GraphSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
 def graph_fault(spec: GraphSpec) -> str | None:
     """Return what is wrong with a graph whatever its models are, such as a name; None if nothing is."""
+    if spec.members or spec.score:
+        return _family_fault(spec)
     if not spec.steps:
         return f"graph {spec.name!r} has no steps"
     if len(spec.steps) > MOST_STEPS:
@@ -102,6 +113,24 @@ def graph_fault(spec: GraphSpec) -> str | None:
     return None
 
 
+def _family_fault(spec: GraphSpec) -> str | None:
+    """Return what is wrong with a family whatever its members are; None if nothing is."""
+    where, count = f"family {spec.name!r}", len(spec.members)
+    if not 0 < len(spec.name) <= MOST_CHARACTERS or not spec.name.isprintable():
+        return f"{where}: a name has 1 to {MOST_CHARACTERS} printable characters"
+    if spec.inputs or spec.steps or spec.outputs or spec.combine or spec.serves:
+        return f"{where} has members, so it has no inputs, steps or outputs of its own: they are its members'"
+    if not 1 <= count <= MOST_MEMBERS or count != len(spec.score):
+        return f"{where} has {count} members and {len(spec.score)} scores; give 1 to {MOST_MEMBERS} of both"
+    if len({*spec.members}) < count:
+        return f"{where} names a member twice"
+    if not all(0 < each < math.inf for each in spec.score):
+        return f"{where}: a score is a number above 0"
+    if spec.slo_ms is not None and not 0 < spec.slo_ms <= MOST_SLO_MS:
+        return f"slo_ms of {where} is {spec.slo_ms:g}; it has to be above 0, and at most an hour"
+    return None
+
+
 def read_graph(text: str, source: str) -> GraphSpec:
     """Return the graph that a file's text describes; ``source`` names the file in errors.
 
@@ -113,12 +142,18 @@ def read_graph(text: str, source: str) -> GraphSpec:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source} is not TOML: {error}") from None
+    if "members" in table or "score" in table:
+        return build(GraphSpec, table, source, {})
     steps = table.get("steps")
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
-        raise ConfigError(f"{source} needs steps: one table [[steps]] for each model")
+        raise ConfigError(f"{source} needs steps: one table [[steps]] for each model, or members of a family")
     elsewhere = dict.fromkeys(StepSpec.__struct_fields__, "[steps]")
     table["steps"] = [_step(step, f"{source}, step {number}") for number, step in enumerate(steps, 1)]
-    return build(GraphSpec, _sources(table), source, elsewhere)
+    graph = build(GraphSpec, _sources(table), source, elsewhere)
+    missing = [key for key in ("name", "inputs", "outputs") if key not in table]
+    if missing:
+        raise ConfigError(f"{source} needs the key {missing[0]!r}")
+    return graph
 
 
 def _step(table: Mapping[str, Any], where: str) -> dict[str, Any]:

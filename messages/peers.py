@@ -18,7 +18,7 @@ from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.metrics import ClusterMetrics, DeviceHealth
 from mainspring.messages.model import Artifact, ModelSpec
 from mainspring.messages.operating import MoveWorker, ScaleWorkers, SetGoodputWeight, SetGraph, SetMaxQueue
-from mainspring.messages.queries import Piece, QueryStep, StepsKnown
+from mainspring.messages.queries import Chosen, Piece, QueryStep, StepsKnown
 from mainspring.messages.scaling import Notice, Provide, ProviderHello, Running
 from mainspring.messages.served import Awaited, ServedModel, Told
 from mainspring.messages.sharding import ShardMap
@@ -465,6 +465,7 @@ ToGateway = (
     | ShardMap
     | Dispatch
     | Rejected
+    | Chosen
     | AdminReply
 )
 """Messages that a gateway may receive from the controller."""

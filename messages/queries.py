@@ -38,6 +38,13 @@ class QueryStep(msgspec.Struct, frozen=True, omit_defaults=True):
     share: float = 1.0
     """Rows that it has for each row of a request, in the mean of the graph's earlier queries: InferLine's
     scale factor."""
+    members: tuple[str, ...] = ()
+    """The models that may answer for it, the best first, of which the controller chooses one (`Chosen`);
+    ``model`` is the first. Empty of a step of one model, and once it is chosen."""
+    scores: tuple[float, ...] = ()
+    """The worth of an answer of each of them; descending."""
+    at_least: float = 0.0
+    """Least score that its client takes; members below it only say what is possible."""
 
 
 def piece_rows(spec: ModelSpec) -> int:
@@ -76,6 +83,16 @@ class StepsKnown(msgspec.Struct, frozen=True, tag="steps_known"):
     """All of them; a step that has ended or fallen away has 0 rows."""
 
 
+class Chosen(msgspec.Struct, frozen=True, tag="chosen", omit_defaults=True):
+    """A step's model is chosen among its members. The log keeps it, and the query's gateway is told."""
+
+    query_id: int
+    step: int
+    model: str
+    price: float = 0.0
+    """Score that a second of the device's time was held to be worth."""
+
+
 def shape_fault(steps: tuple[QueryStep, ...], pieces: tuple[Piece, ...]) -> str | None:
     """Return what is wrong with a query's shape; None if nothing is."""
     if not 1 <= len(steps) <= MOST_STEPS:
@@ -85,6 +102,8 @@ def shape_fault(steps: tuple[QueryStep, ...], pieces: tuple[Piece, ...]) -> str 
     for index, step in enumerate(steps):
         if step.rows < 0 or not all(0 <= each < index for each in step.after):
             return f"step {index} has {step.rows} rows and waits for the steps {step.after}"
+        if len(step.members) != len(step.scores) or (step.members and step.model != step.members[0]):
+            return f"step {index} is of {step.model}, with {len(step.scores)} scores for {step.members}"
     if any(not 0 <= piece.step < len(steps) or piece.rows < 1 for piece in pieces):
         return f"a piece is of none of its query's {len(steps)} steps, or has no rows"
     return None

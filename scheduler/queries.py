@@ -8,26 +8,25 @@ clusters and by the second), and that nothing of it goes on once a piece that it
 
 from __future__ import annotations
 
-import heapq
 from typing import Final
 
 from mainspring.cluster.models import Model
-from mainspring.cluster.placements import Placement
 from mainspring.cluster.plans import Plan, earliest_finish_ns, plans, reject_evidence
 from mainspring.cluster.queries import Query
 from mainspring.cluster.requests import Place, Request
-from mainspring.cluster.state import Change, Cluster
+from mainspring.cluster.state import Change
 from mainspring.cluster.status import impossible
 from mainspring.messages.actions import Ranked, Reject, RejectEvidence
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import QueryArrived, RequestArrived
-from mainspring.messages.queries import QueryStep
+from mainspring.messages.queries import Chosen, QueryStep
 from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.load_queue import MissedModels
-from mainspring.scheduler.overload import work_of
 from mainspring.scheduler.policies.base import Policy
+from mainspring.scheduler.query_plans import Planned, Whole, count_of, members_of, model_of
 from mainspring.scheduler.request_lifecycle import RequestLifecycle
 from mainspring.scheduler.state import SchedulerState
+from mainspring.scheduler.variants import Choice, Prices
 
 FIRST_HOP_NS: Final = 600_000
 """Time from a step's end to the arrival of what waits for it, until some were measured."""
@@ -57,6 +56,7 @@ class Queries:
         self._slack = state.config.query_slack
         lifecycle.share = self._share
         self._hop_ns = float(FIRST_HOP_NS)
+        self._prices = Prices()
         self._ahead: dict[str, float] = {}
         """Rows under a condition that are to be expected for each model, since it was last asked for."""
         state.cluster.stepped = []
@@ -66,10 +66,16 @@ class Queries:
         if not change.taken:
             return
         query = self._state.cluster.queries[event.query_id]
-        refusal = self._refusal(now_ns, query)
+        # Of a family alone the plans of its members say whether the whole can be in time.
+        choice = self._choice(now_ns, query, 0) if len(event.steps) == 1 else None
+        refusal = self._refusal(now_ns, query, planned=choice is not None)
         if refusal is not None:
             self._state.emit(now_ns, Reject(query.id, *refusal))
             return
+        if choice is None:
+            self._choose(now_ns, query)
+        else:
+            self._chose(now_ns, query, 0, choice)
         for step in event.steps:
             model = self._model(step.model, step.sizes)
             if step.after and model is not None and not model.usable and self._comes(step):
@@ -131,24 +137,28 @@ class Queries:
                 continue
             for index in ended:
                 query.ended_ns.setdefault(index, now_ns)
+            self._choose(now_ns, query)
             for piece in list(query.open.values()):
                 if piece.place is not Place.QUEUED:
                     continue
-                due_ns = self._due_ns(now_ns, query, piece)
+                due_ns = self._due_of(now_ns, query, piece)
                 if due_ns != piece.due_ns:
                     self._lifecycle.move(now_ns, piece, Ranked(piece.id, due_ns, piece.turn_ns))
 
     # --- admission of the whole ---
 
-    def _refusal(self, now_ns: int, query: Query) -> Refusal | None:
-        """Return why a query can't be served, whole and in time; None if it can."""
+    def _refusal(self, now_ns: int, query: Query, *, planned: bool) -> Refusal | None:
+        """Return why a query can't be served, whole and in time; None if it can.
+
+        ``planned``: it is known that there is time for it.
+        """
         for step in query.event.steps:
-            model = self._model(step.model, step.sizes)
+            model = self._quickest(step) if step.members else self._model(step.model, step.sizes)
             if model is None:
                 return (*self._unserved(step.model, step.sizes), None, None)
             if step.after or not step.rows:
                 continue
-            full = self._lifecycle.full(model, _count(model, step.rows))
+            full = self._lifecycle.full(model, count_of(model, step.rows))
             if full is not None:
                 return Reason.OVERLOADED, full, None, None
             beyond = None
@@ -156,6 +166,8 @@ class Queries:
                 beyond = self._backlog.beyond_horizon(now_ns, model, step.rows)
             if beyond is not None:
                 return Reason.OVERLOADED, f"it would wait for {beyond[0] / 1e9:.0f} s", beyond[1], None
+        if planned:
+            return None
         whole = Whole(self._state.cluster, now_ns, query, round(self._hop_ns))
         late = whole.late
         if late is not None and late[1] and self._lifecycle.doubt(now_ns, late[0]):
@@ -179,6 +191,7 @@ class Queries:
         elif not self._policy.refuses:
             return None
         else:
+            detail += self._less(now_ns, query)
             earliest_ns = whole.finish_ns + self._state.ns.response_margin
             needed_ms = (earliest_ns - now_ns) / 1e6
             detail = f"{detail}; a deadline of {needed_ms:.0f} ms would be accepted"
@@ -186,6 +199,62 @@ class Queries:
         self._missed.want(model)
         evidence = reject_evidence(self._state.cluster, model, found, model.waiting)
         return reason, detail, earliest_ns, evidence
+
+    def _less(self, now_ns: int, query: Query) -> str:
+        """Say which members could be in time that the client of a query of one step does not take."""
+        step, due_ns = query.event.steps[0], query.due_ns
+        if len(query.event.steps) > 1 or not step.at_least or due_ns is None:
+            return ""
+        offers = Planned(self._state.cluster, now_ns, due_ns, ties=True).offers(step, within=False)
+        less = [each for each in offers if each.score < step.at_least and each.finish_ns <= due_ns]
+        could = f"; {less[0].model!r} of {less[0].score:g} could" if less else ""
+        return f"; it takes at least {step.at_least:g}{could}"
+
+    # --- members of families ---
+
+    def _choose(self, now_ns: int, query: Query) -> None:
+        """Choose the members for the steps of a query that may begin now (`scheduler.variants`)."""
+        for index, step in enumerate(query.event.steps):
+            if not step.members or not step.rows or query.done[index]:
+                continue
+            began = index in [piece.event.step for piece in query.open.values()]
+            if began or not all(each in query.ended_ns for each in step.after):
+                continue
+            choice = self._choice(now_ns, query, index, late=True)
+            if choice is not None:
+                self._chose(now_ns, query, index, choice)
+
+    def _choice(self, now_ns: int, query: Query, index: int, *, late: bool = False) -> Choice | None:
+        """Return the member for a step that may begin now; None if none is in time.
+
+        With ``late`` the one that ends first then, and None only if none can run.
+        """
+        step = query.event.steps[index]
+        if not step.members or not step.rows:
+            return None
+        quickest = self._quickest(step)
+        if quickest is None:
+            return None
+        due_ns = self._due_ns(now_ns, query, index, quickest, min(step.rows, quickest.piece_rows))
+        offers = Planned(self._state.cluster, now_ns, due_ns, ties=True).offers(step)
+        choice = self._prices.choose(now_ns, offers, due_ns)
+        if choice is None and late and offers:
+            return Choice(min(offers, key=lambda each: each.finish_ns), 0.0)
+        return choice
+
+    def _chose(self, now_ns: int, query: Query, index: int, choice: Choice) -> None:
+        """Have a step be of a member; those that no worker holds are to be loaded."""
+        for model, _ in members_of(self._state.cluster, query.event.steps[index]):
+            if not model.usable:
+                self._missed.want(model)
+        self._state.emit(now_ns, Chosen(query.id, index, choice.offer.model, choice.price))
+
+    def _quickest(self, step: QueryStep) -> Model | None:
+        """Return the model of a step; of a family the member that its client takes and that needs least."""
+        found = [model for model, _ in members_of(self._state.cluster, step)]
+        return min(
+            found, key=lambda each: each.fastest_ns(min(step.rows or 1, each.piece_rows)), default=None
+        )
 
     def _model(self, name: str, sizes: tuple[int, ...]) -> Model | None:
         return model_of(self._state.cluster, name, sizes)
@@ -207,7 +276,7 @@ class Queries:
         query = piece.query
         if query is None or self._state.cluster.queries.get(query.id) is not query:
             return
-        due_ns = self._due_ns(now_ns, query, piece)
+        due_ns = self._due_of(now_ns, query, piece)
         if due_ns != piece.due_ns:
             self._state.emit(now_ns, Ranked(piece.id, due_ns, piece.turn_ns))
 
@@ -217,12 +286,16 @@ class Queries:
         found = plans(self._state.cluster, now_ns, model, rows, None)
         return max(now_ns, min([plan.begin_ns for plan in found], default=now_ns))
 
-    def _due_ns(self, now_ns: int, query: Query, piece: Request) -> int | None:
+    def _due_of(self, now_ns: int, query: Query, piece: Request) -> int | None:
         """Return when a piece must have ended, as the slack is shared out now."""
-        steps, due_ns, index = query.event.steps, query.due_ns, piece.event.step
+        return self._due_ns(now_ns, query, piece.event.step, piece.model, piece.rows)
+
+    def _due_ns(self, now_ns: int, query: Query, index: int, model: Model, rows: int) -> int | None:
+        """Return when a piece of a step must have ended, of so many rows of a model, if it came now."""
+        steps, due_ns = query.event.steps, query.due_ns
         if due_ns is None or len(steps) == 1:
             return due_ns
-        now_ns = self._free_ns(now_ns, piece.model, piece.rows)
+        now_ns = self._free_ns(now_ns, model, rows)
         hop_ns = round(self._hop_ns)
         needed_ns = [self._needed_ns(query, each) for each in range(len(steps))]
         tail_ns, following = [0] * len(steps), [0] * len(steps)
@@ -260,134 +333,8 @@ class Queries:
     def _needed_ns(self, query: Query, index: int) -> int:
         """Return how long a step takes by itself on the workers that hold its model."""
         step = query.event.steps[index]
-        model = self._model(step.model, step.sizes)
+        model = self._quickest(step) if step.members else self._model(step.model, step.sizes)
         if index in query.ended_ns or model is None or not step.rows:
             return 0
         each_ns = model.fastest_ns(min(step.rows, model.piece_rows))
-        return each_ns * -(-_count(model, step.rows) // max(1, len(model.usable)))
-
-
-class Whole:
-    """The plan of a whole query: each piece a batch of its own, one after the other on whichever worker
-    ends it first, behind the work that is due before it."""
-
-    def __init__(self, cluster: Cluster, now_ns: int, query: Query, hop_ns: int) -> None:
-        self._cluster = cluster
-        self._now_ns = now_ns
-        self._due_ns = query.due_ns
-        self._ahead_ns = {} if query.due_ns is None else work_before(cluster, query.due_ns)
-        self._busy_ns: dict[str, int] = {}
-        """Instant at which each worker has done what was laid upon it."""
-        self.finish_ns = now_ns
-        """Predicted end of the last EXEC."""
-        self.late: tuple[Model, list[Plan], str] | None = None
-        """The first step that no worker can run, or that ends too late: its model, the plans that there are
-        for one of its batches, and what is late."""
-        ends_ns: list[int] = []
-        for index, step in enumerate(query.event.steps):
-            if not (step.rows and step.required and step.certain):
-                ends_ns.append(max([ends_ns[each] for each in step.after], default=now_ns))
-                continue
-            begin_ns = max([ends_ns[each] + hop_ns for each in step.after], default=now_ns)
-            model = model_of(cluster, step.model, step.sizes)
-            assert model is not None, f"{query}: step {index} has no model"
-            found = self._workers(model, step.rows, begin_ns)
-            if not found:
-                self.late = self.late or (model, found, "")
-                return
-            end_ns, in_time = self._lay(found, model, step.rows, begin_ns)
-            ends_ns.append(end_ns)
-            self.finish_ns = max(self.finish_ns, end_ns)
-            if self.late is None and self._due_ns is not None and end_ns > self._due_ns:
-                named = f"{step.name!r}" if step.name else f"{index}"
-                where = "" if len(query.event.steps) == 1 else f"step {named} (model {step.model!r}): "
-                self.late = (
-                    model,
-                    found,
-                    where + _sentence(model, step.rows, found, in_time, end_ns - self._due_ns),
-                )
-
-    def _workers(self, model: Model, rows: int, begin_ns: int) -> list[Plan]:
-        """Return the plans for a batch of a step; those behind a LOAD only where the others are too late."""
-        most = min(rows, model.piece_rows)
-        found = plans(self._cluster, self._now_ns, model, most, None)
-        if not found or self._due_ns is None or not model.usable:
-            return found
-        free_ns = sum(
-            [max(0, self._due_ns - max(begin_ns, self._free_ns(plan))) // plan.duration_ns for plan in found]
-        )
-        return found if free_ns * most >= rows else plans(self._cluster, self._now_ns, model, most, 0)
-
-    def _free_ns(self, plan: Plan) -> int:
-        """Return when a worker can begin something of the query."""
-        name = plan.placement.worker.name
-        return max(plan.begin_ns + self._ahead_ns.get(name, 0), self._busy_ns.get(name, 0))
-
-    def _lay(self, found: list[Plan], model: Model, rows: int, begin_ns: int) -> tuple[int, int]:
-        """Lay the pieces of a step upon the workers; return when the last ends, and how many are in time."""
-        top = model.piece_rows
-        free = [(max(begin_ns, self._free_ns(plan)), plan) for plan in found]
-        heap = [
-            (free_ns + _batch_ns(plan.placement, min(rows, top)), index)
-            for index, (free_ns, plan) in enumerate(free)
-        ]
-        heapq.heapify(heap)
-        last_ns = in_time = 0
-        while rows > 0:
-            end_ns, index = heap[0]
-            placement = found[index].placement
-            size = min(rows, top)
-            if size < top and last_ns:
-                end_ns += _batch_ns(placement, size) - _batch_ns(placement, top)
-            rows -= size
-            last_ns = max(last_ns, end_ns)
-            in_time += self._due_ns is None or end_ns <= self._due_ns
-            self._busy_ns[placement.worker.name] = end_ns
-            heapq.heapreplace(heap, (end_ns + _batch_ns(placement, top), index))
-        return last_ns, in_time
-
-
-def _batch_ns(placement: Placement, rows: int) -> int:
-    """Return how long a worker is busy with a batch, whichever takes longer: EXEC or its inputs."""
-    times = placement.times
-    index = times.index_of[rows]
-    return max(1, times.ns[index], times.transfer_ns[index])
-
-
-def _count(model: Model, rows: int) -> int:
-    """Return how many pieces rows of a model are."""
-    return -(-rows // model.piece_rows)
-
-
-def _sentence(model: Model, rows: int, found: list[Plan], in_time: int, late_ns: int) -> str:
-    """Say which piece of a step is the first that would be late, and how late the last."""
-    count, top, workers = _count(model, rows), model.piece_rows, len(found)
-    late_ms = late_ns / 1e6
-    if count == 1:
-        return f"no worker could finish in time; it would be {late_ms:.1f} ms late"
-    first = in_time * top
-    return (
-        f"piece {in_time + 1} of {count} (rows {first} to {min(rows, first + top) - 1} of {rows}) could not "
-        f"be in time on {workers} worker{'s' * (workers != 1)}, and the last would be {late_ms:.1f} ms late"
-    )
-
-
-def model_of(cluster: Cluster, name: str, sizes: tuple[int, ...]) -> Model | None:
-    """Return the model, or the bucket for sizes, by a model's name; None if there is none."""
-    model = cluster.models.get(name)
-    return model if model is None or not (model.buckets or sizes) else model.find(sizes)
-
-
-def work_before(cluster: Cluster, due_ns: int) -> dict[str, int]:
-    """Return for each worker how long it takes for its part of what waits and is due before an instant."""
-    found: dict[str, int] = {}
-    for waiting in cluster.waiting_models():
-        for model in waiting.by_bucket:
-            queue, holders = model.queue, model.usable
-            rows = queue.rows - queue.rows_due_from(due_ns) if queue and holders else 0
-            if not rows:
-                continue
-            for placement in holders.values():
-                name = placement.worker.name
-                found[name] = found.get(name, 0) + work_of(placement, rows) // len(holders)
-    return found
+        return each_ns * -(-count_of(model, step.rows) // max(1, len(model.usable)))

@@ -176,7 +176,7 @@ class GraphGateway(SimulatedGateway):
             course.begun[index] = rows
             if not rows:
                 course.ended[index] = 0
-            most = piece_rows(self._models[step.model])
+            most = min([piece_rows(self._models[each]) for each in step.members or (step.model,)])
             for first in range(0, rows, most):
                 request_id = piece_id(flight.request.request_id, course.named)
                 course.named += 1
@@ -211,15 +211,8 @@ class GraphGateway(SimulatedGateway):
                 certain, rows = True, 0 if index in course.ended else course.begun[index]
             name = step.name or step.model
             required = not course.graph.least
-            found.append(
-                QueryStep(
-                    *(step.model, rows, (), after),
-                    required=required,
-                    certain=certain,
-                    name=name,
-                    share=share,
-                )
-            )
+            family = step.members, step.score, step.at_least
+            found.append(QueryStep(step.model, rows, (), after, required, certain, name, share, *family))
         return tuple(found)
 
     def _send(self, at_ns: int, whole: Flight, course: _Course, pieces: Sequence[Piece]) -> None:
@@ -258,9 +251,8 @@ def as_models(graphs: Sequence[GraphGroup], models: Sequence[ModelSpec]) -> list
     found = []
     for graph in graphs:
         for step in graph.steps:
-            if step.model not in by_name:
-                raise ValueError(
-                    f"graph {graph.name!r} has a step of model {step.model!r}, which there is not"
-                )
+            for name in step.members or (step.model,):
+                if name not in by_name:
+                    raise ValueError(f"graph {graph.name!r} has a step of model {name!r}, which there is not")
         found.append(msgspec.structs.replace(by_name[graph.steps[0].model], name=graph.name))
     return found

@@ -15,6 +15,7 @@ from mainspring.messages.events import Event, ModelAdded
 from mainspring.simulator.bound.possible import deadlines, is_wanted, possible
 from mainspring.simulator.cluster import Cluster, build_cluster
 from mainspring.simulator.controller import Record
+from mainspring.simulator.graph_groups import with_families
 from mainspring.simulator.graphs import as_models
 from mainspring.simulator.simulation import Simulation
 from mainspring.simulator.spec import SimulationSpec
@@ -84,6 +85,7 @@ def simulate(
     began_s, cluster = time.perf_counter(), cluster or build_cluster(spec)
     warm_up_ns = round(spec.warm_up_s * 1e9)
     end_ns = warm_up_ns + round(spec.duration_s * 1e9)
+    graphs = with_families(spec.graphs, spec.families)
     analyser, records = Analyser(warm_up_ns, end_ns) if analyse else None, Records(max_requests)
     simulation = Simulation(
         spec.scheduler,
@@ -94,16 +96,14 @@ def simulate(
         processes=spec.processes,
         cost=spec.cost,
         preloaded=cluster.preloaded,
-        source=source or build_source(spec, [*cluster.models, *as_models(spec.graphs, cluster.models)]),
+        source=source or build_source(spec, [*cluster.models, *as_models(graphs, cluster.models)]),
         records=records,
         records_from_ns=warm_up_ns,
         record=_both(record, None if analyser is None else analyser.take),
         validate_every=validate_every,
-        graphs=spec.graphs,
+        graphs=graphs,
     )
-    _add_later(simulation, cluster)
-    if analyser is not None:
-        analyser.share(simulation.scheduler.cluster)
+    _set_up(simulation, cluster, analyser)
     ended = play(simulation, records, end_ns, progress)
     wall_s = time.perf_counter() - began_s
     summary = summarise(
@@ -116,7 +116,9 @@ def simulate(
     return SimulatedRun(spec, summary, analysis, records, fingerprint(records), wall_s)
 
 
-def _add_later(simulation: Simulation, cluster: Cluster) -> None:
+def _set_up(simulation: Simulation, cluster: Cluster, analyser: Analyser | None) -> None:
+    if analyser is not None:
+        analyser.share(simulation.scheduler.cluster)
     for model in cluster.models:
         if model.name in cluster.later_ns:
             simulation.feed(cluster.later_ns[model.name], ModelAdded(model))

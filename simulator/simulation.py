@@ -17,6 +17,7 @@ from mainspring.messages.actions import Command, DropWorker, Infer, Load, Note, 
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import Event, ModelAdded, ModelRemoved, WorkerLeft
 from mainspring.messages.model import ModelSpec
+from mainspring.messages.queries import Chosen
 from mainspring.messages.scaling import Provide
 from mainspring.messages.targets import each_build
 from mainspring.scheduler.config import SchedulerConfig
@@ -315,6 +316,8 @@ class Simulation:
                 self.provider.send(now_ns, command)
             return
         assert not isinstance(command, Reject)
+        if isinstance(command, Chosen):
+            return
         peer = self.fleet.peers[command.worker]
         if not isinstance(command, DropWorker):
             self.fleet.send(now_ns, peer, command)

@@ -18,7 +18,7 @@ from mainspring.messages.targets import check_targets
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.checks import LEAST_MS, MOST, check_durations, check_range
 from mainspring.simulator.costs import CostSpec, ProcessCosts
-from mainspring.simulator.graph_groups import GraphGroup
+from mainspring.simulator.graph_groups import FamilyGroup, GraphGroup
 from mainspring.simulator.objective import Objective
 from mainspring.traces.arrival import FROM_FILE, Kind
 from mainspring.traces.rows import RowsSpec
@@ -427,6 +427,7 @@ class SimulationSpec(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[ModelGroup, ...]
     workload: tuple[WorkloadSpec, ...]
     graphs: tuple[GraphGroup, ...] = ()
+    families: tuple[FamilyGroup, ...] = ()
     scheduler: SchedulerConfig = SchedulerConfig()
     network: NetworkSpec = NetworkSpec()
     faults: FaultsSpec = FaultsSpec()

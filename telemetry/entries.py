@@ -40,7 +40,7 @@ from mainspring.messages.events import (
     WorkerLeft,
 )
 from mainspring.messages.operating import described
-from mainspring.messages.queries import QueryStep, StepsKnown
+from mainspring.messages.queries import Chosen, QueryStep, StepsKnown
 from mainspring.messages.scaling import Offer, Provide, ProviderLeft, ProviderSaid, Retain, Retire
 from mainspring.messages.snapshot import Told
 
@@ -78,13 +78,13 @@ class Settings(msgspec.Struct, frozen=True):
         return Cluster(self.estimate_rank, self.dispatch_delay_ns, self.response_margin_ns)
 
 
-FORMAT = 8
+FORMAT = 9
 """Version of the log's format. In version 1 the commands that an event brought about came behind the next
 `Wakeup`, and what is noted and sent to nobody (`commands.Note`) was not written. Commands have no evidence
 (`messages.evidence`) in versions 1 and 2, there are no OPENs before version 4, no request is refused early
 before version 5, no cluster grows or shrinks before version 6, no worker moves to another controller by the
-scheduler's decision before version 7, and before version 8 no model's queue has a bound of its own and
-nothing is said of what gateways refuse themselves."""
+scheduler's decision before version 7, before version 8 no model's queue has a bound of its own and
+nothing is said of what gateways refuse themselves, and before version 9 there are no families of models."""
 IN_PLACE = 2
 """First version in which every command stands where it changed the state."""
 EVIDENCE = 3
@@ -151,6 +151,9 @@ def _command(message: Event | Command) -> str | None:
         case Ranked(due_ns=due_ns, turn_ns=turn_ns):
             rank = f"came {turn_ns / 1e6:.3f}" if due_ns is None else f"due {due_ns / 1e6:.3f}"
             return f"RANK request {message.request_id} as if it {rank}"
+        case Chosen():
+            where = f"query {message.query_id} step {message.step}"
+            return f"CHOOSE {message.model} for {where} at {message.price:.3g} for a second"
         case Doubted():
             return f"DOUBT the estimates of {message.model}"
         case Retire(worker=worker, drained=drained):

@@ -94,9 +94,9 @@ FILE_LINES = 500
 FUNCTION_LINES = 50
 
 HOUSE = {
-    "lines of the product": 134_500,
-    "files of the product": 656,
-    "lines of the lab": 25_940,
+    "lines of the product": 134_850,
+    "files of the product": 659,
+    "lines of the lab": 26_000,
     "files on the way of a request over ZeroMQ": 86,
     "files on the way of a request over HTTP": 86,
 }

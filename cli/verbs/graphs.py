@@ -13,8 +13,8 @@ from mainspring.cli.options import DEFAULT_GATEWAY, AsJson, GatewayAddress, Toke
 if TYPE_CHECKING:
     from mainspring.messages.graphs import GraphSpec
 
-Files = Annotated[list[Path], typer.Argument(help="Files NAME.toml, a graph each.")]
-app = typer.Typer(help="Show, check, add and remove graphs of models.", no_args_is_help=True)
+Files = Annotated[list[Path], typer.Argument(help="Files NAME.toml, a graph or a family each.")]
+app = typer.Typer(help="Show, check, add and remove graphs and families of models.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -75,8 +75,12 @@ def _each(files: list[Path], address: str, token: str | None, said: str, *, chec
 
 
 def _print(graph: GraphSpec, fault: str) -> None:
-    """Print a paragraph on a graph."""
-    print(f"{graph.name}: {', '.join(graph.inputs)} -> {', '.join(graph.outputs)}")
+    """Print a paragraph on a graph, or a family."""
+    if graph.members:
+        scores = [f"{name} ({score:g})" for name, score in zip(graph.members, graph.score, strict=True)]
+        print(f"{graph.name}: one of {', '.join(scores)}")
+    else:
+        print(f"{graph.name}: {', '.join(graph.inputs)} -> {', '.join(graph.outputs)}")
     for step in graph.steps:
         taken = ", ".join(f"{name} = {source}" for name, source in step.inputs.items())
         when = f" when {step.when}" if step.when else ""

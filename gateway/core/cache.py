@@ -169,6 +169,8 @@ class PredictionCache:
         found = known.hash.copy()
         for number in (accepted.rows, *accepted.sizes):
             found.update(number.to_bytes(8, "little"))
+        if accepted.at_least:
+            found.update(repr(accepted.at_least).encode())
         for place in accepted.frame_order:
             found.update(frames[place])
         return found.digest()

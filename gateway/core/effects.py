@@ -133,3 +133,5 @@ class Accepted(msgspec.Struct, frozen=True):
     turn: Turn | None = None
     """The request's place in its sequence, for a model with sequences; ``signature`` is what clients see of
     the model until the request's turn."""
+    at_least: float = 0.0
+    """The least score that its client takes, of a family."""

@@ -39,7 +39,7 @@ from mainspring.messages.clients import StepTiming
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec, TensorSpec
 from mainspring.messages.peers import Output, Rejected, TensorHeader
-from mainspring.messages.queries import QueryStep
+from mainspring.messages.queries import Chosen, QueryStep
 
 
 class QueryFailed(Exception):
@@ -81,6 +81,13 @@ class Flow(Protocol):
     def took(self, now_ns: int, piece: Pending, by: Dispatched | None, output: Output | None, /) -> None:
         """Note when a piece ended, before `ended` or `missed`; ``by`` and ``output`` are None if it was
         rejected."""
+
+    @property
+    def best(self) -> bool:
+        """Say whether no step was answered by a smaller member of a family than its best."""
+
+    def chose(self, chosen: Chosen, /) -> None:
+        """Note which member of a family the controller has chosen for a step."""
 
     def timing(self) -> tuple[StepTiming, ...]:
         """Return where its time went, step by step, once no piece is without an end."""
@@ -125,6 +132,15 @@ def too_many_rows(model: str, rows: int, most: int, unsplit: str) -> str:
     )
 
 
+def at_least_fault(at_least: float, best: float | None, model: str) -> str:
+    """Return why a request can't ask for a score; empty if it can. ``best`` is the highest that there is."""
+    if best is None:
+        return f"at_least is for families of models, and {model!r} is none, and has no step of one"
+    return (
+        "" if 0 < at_least <= best else f"at_least is {at_least:g}; {model!r} has answers of up to {best:g}"
+    )
+
+
 def begin(request: Pending) -> Refusal | None:
     """Give a request that is a query its flow and the pieces that wait for no others.
 
@@ -149,7 +165,7 @@ def uses(request: Pending, model: str) -> bool:
     """Say whether a model runs for a request, by the scheduler's name."""
     if request.flow is None:
         return request.accepted.model == model
-    return any(step.model == model for step in request.flow.steps)
+    return any(model in (step.model, *step.members) for step in request.flow.steps)
 
 
 def cut(request: Pending, accepted: Accepted, given: tuple[Frame, ...], step: int = 0) -> list[Pending]:
@@ -176,6 +192,7 @@ class Split:
 
     headers: tuple[TensorHeader, ...] = ()
     graph = ""
+    best = True
 
     def __init__(self, request: Pending) -> None:
         self.last: tuple[Dispatched, Output] | None = None
@@ -195,6 +212,9 @@ class Split:
     def took(self, _now_ns: int, _piece: Pending, by: Dispatched | None, output: Output | None) -> None:
         """Note what outputs came by."""
         self.last = None if by is None or output is None else (by, output)
+
+    def chose(self, _chosen: Chosen) -> None:
+        """Do nothing: it has no families."""
 
     def timing(self) -> tuple[StepTiming, ...]:
         """Return nothing: it has no steps that its client knows of."""

@@ -13,7 +13,7 @@ from mainspring.messages import ids
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import Output, Rejected
-from mainspring.messages.queries import Piece, StepsKnown
+from mainspring.messages.queries import Chosen, Piece, StepsKnown
 
 
 class Observer(Protocol):
@@ -243,6 +243,12 @@ class RequestTable:
             # It may wait for steps that never came.
             effects.append(Withdraw(query_id))
         return outputs
+
+    def chosen(self, chosen: Chosen) -> None:
+        """Note which member of a family answers for a step of a query."""
+        query = self.by_id.get(chosen.query_id)
+        if query is not None and query.flow is not None and query.request_id == chosen.query_id:
+            query.flow.chose(chosen)
 
     def _name(self, request: Pending, number: int) -> int:
         """Have a request known by a new id from now on, beside those that it had; return it."""

@@ -81,9 +81,8 @@ class GatewayCore:
         self._signatures = signatures
         self._shards = shards
         self._cache = PredictionCache(config.cache_bytes) if cache is None else cache
-        self._sharing = Sharing()
         self.sequences = Sequences(config)
-        self._patience = Patience(config)
+        self._sharing, self._patience = Sharing(), Patience(config)
         self._rejoin_ns = milliseconds(config.hello_interval_ms)
         self._wait_ns = milliseconds(config.controller_wait_ms)
         self._numbers: dict[int, int] = {}
@@ -92,6 +91,7 @@ class GatewayCore:
         """Instant at which each shard's controller was lost last."""
         self._closing, self._serial = False, 0
         self._table = RequestTable(config)
+        self.chosen = self._table.chosen
         self._pending, self._by_id, self._timers = self._table.pending, self._table.by_id, self._table.timers
         self._effects: list[Effect] = []
         self.observers = Observers()
@@ -335,7 +335,7 @@ class GatewayCore:
         """Reply to a request, and to those that wait for the same outputs."""
         waiting = [request]
         if request.digest is not None:
-            if all(each.kept for each in request.pieces):
+            if all(each.kept for each in request.pieces) and (request.flow is None or request.flow.best):
                 request.cache_ns += self._cache.put(request.accepted, request.digest, frames)
             waiting = self._sharing.take(request.digest)
             self._cache.counts_of(request.accepted.model).shared += len(waiting) - 1

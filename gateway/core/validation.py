@@ -16,7 +16,7 @@ import msgspec
 from mypy_extensions import mypyc_attr
 
 from mainspring.gateway.core.effects import Accepted, Turn
-from mainspring.gateway.core.queries import too_many_rows, unsplit_because
+from mainspring.gateway.core.queries import at_least_fault, too_many_rows, unsplit_because
 from mainspring.messages.choices import LONGEST_NS, in_milliseconds
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
@@ -64,6 +64,8 @@ class Signature:
         self.spec = spec
         self.graph: Any = None
         """Of a graph of models, how it is run (`graphs.served.ServedGraph`)."""
+        self.best_score: float | None = None
+        """Of a graph with steps of families, the highest score that requests may ask for."""
         self.run = self
         """The signature of what runs: of a model with sequences, another one than clients see."""
         self.max_rows = spec.max_rows
@@ -171,6 +173,8 @@ def check_request(
             f"the priority is {request.priority}; give 1 for the highest, more for lower ones, or 0 for none"
         )
         raise BadRequest(Reason.BAD_INPUT, detail)
+    if wrong := request.at_least and at_least_fault(request.at_least, signature.best_score, request.model):
+        raise BadRequest(Reason.BAD_INPUT, wrong)
     order = _order_inputs(request, signature)
     sizes = _sizes(request, signature, order) if signature.spec.symbols else ()
     fixed = signature.at(sizes)
@@ -189,6 +193,7 @@ def check_request(
         late_outputs=request.late_outputs,
         sizes=sizes,
         turn=None if signature.spec.sequencing is None else _turn(request),
+        at_least=request.at_least,
     )
 
 

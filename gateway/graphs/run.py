@@ -19,13 +19,14 @@ from mainspring.gateway.core.requests import Pending, instants
 from mainspring.gateway.core.validation import BadRequest, Signature, check_request
 from mainspring.gateway.graphs import lengths
 from mainspring.gateway.graphs.checking import Graph
+from mainspring.gateway.graphs.families import Members
 from mainspring.gateway.graphs.flow import Array, Begin, Flow, FlowError
 from mainspring.gateway.graphs.lengths import Expected, row_bytes
 from mainspring.messages.clients import InferRequest, StepTiming
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import FOUND_BYTES, ModelSpec, TensorSpec
 from mainspring.messages.peers import Output, Rejected, TensorHeader
-from mainspring.messages.queries import QueryStep
+from mainspring.messages.queries import Chosen, QueryStep
 
 
 class _Outlook(NamedTuple):
@@ -40,11 +41,20 @@ class GraphFlow:
     """What a request for a graph has come to; a `queries.Flow`."""
 
     def __init__(
-        self, graph: Graph, models: Sequence[Signature], expected: Expected, request: Pending
+        self,
+        graph: Graph,
+        models: Sequence[Signature],
+        members: Sequence[Members | None],
+        expected: Expected,
+        request: Pending,
     ) -> None:
-        """``models``: of each of the graph's steps, in their order; ``expected``: of the graph."""
+        """``models`` and ``members``: of each of the graph's steps, in their order; ``expected``: of the
+        graph."""
         self._graph = graph
         self._models = models
+        self._members = members
+        self._chosen: dict[int, str] = {}
+        """The member that the controller chose for each step of a family, by the scheduler's name."""
         self._expected = expected
         self._request = request
         self.headers: tuple[TensorHeader, ...] = ()
@@ -83,6 +93,7 @@ class GraphFlow:
         for index, (step, expected) in enumerate(zip(self._graph.steps, self._told, strict=True)):
             pieces = self._open.get(index, [])
             left = sum([piece.accepted.rows for piece in pieces if piece.kept is None])
+            members = self._members[index]
             found.append(
                 QueryStep(
                     self._models[index].spec.name,
@@ -93,6 +104,9 @@ class GraphFlow:
                     certain=expected.certain,
                     name=step.spec.name,
                     share=round(self._expected.shares.get(index, 1.0), 3),
+                    members=() if members is None else members.names,
+                    scores=() if members is None else members.scores,
+                    at_least=0.0 if members is None else self._request.accepted.at_least,
                 )
             )
         return tuple(found)
@@ -188,6 +202,28 @@ class GraphFlow:
             worker=by.worker,
         )
 
+    def chose(self, chosen: Chosen) -> None:
+        """Note which member answers for a step; its pieces are that member's if they run again."""
+        self._chosen[chosen.step] = chosen.model
+        for piece in self._open.get(chosen.step, ()):
+            piece.accepted = msgspec.structs.replace(piece.accepted, model=chosen.model)
+
+    @property
+    def best(self) -> bool:
+        """Say whether no step was answered by a smaller member of a family than its best."""
+        return all(self._model_of(index) in ("", each.written[0]) for index, each in self._families())
+
+    def _families(self) -> list[tuple[int, Members]]:
+        return [(index, each) for index, each in enumerate(self._members) if each is not None]
+
+    def _model_of(self, step: int) -> str:
+        """Return the member that answered for a step, as its family calls it; empty for no family's."""
+        members = self._members[step]
+        if members is None or step not in self._times:
+            return ""
+        name = self._chosen.get(step, members.names[0])
+        return members.written[members.names.index(name)] if name in members.names else name
+
     def timing(self) -> tuple[StepTiming, ...]:
         """Return where the time went, step by step, once no piece is without an end."""
         none = [StepTiming(each.spec.name) for each in self._graph.steps]
@@ -195,7 +231,7 @@ class GraphFlow:
         missing = self._flow.missing
         return tuple(
             [
-                msgspec.structs.replace(each, missing=True) if index in missing else each
+                msgspec.structs.replace(each, missing=index in missing, model=self._model_of(index))
                 for index, each in enumerate(found)
             ]
         )
@@ -275,7 +311,12 @@ class GraphFlow:
             accepted = _accepted(signature, arrays, frames, min(count, signature.piece_rows), count)
         except BadRequest as error:
             raise QueryFailed(error.reason, self._named(step, error.detail)) from None
-        own = msgspec.structs.replace(accepted, rows=count, priority=self._request.accepted.priority)
+        own = msgspec.structs.replace(
+            accepted,
+            model=self._chosen.get(step, accepted.model),
+            rows=count,
+            priority=self._request.accepted.priority,
+        )
         return cut(self._request, own, frames, step)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -11,11 +11,12 @@ import msgspec
 from mainspring.gateway.core.requests import Pending
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.graphs.checking import Graph, GraphError, check_graph
+from mainspring.gateway.graphs.families import Members, as_graph, members_of
 from mainspring.gateway.graphs.lengths import Expected
 from mainspring.gateway.graphs.run import GraphFlow
 from mainspring.gateway.graphs.texts import TOKENS, TextForm, behind_tokenizer, text_form
 from mainspring.messages.codes import Reason
-from mainspring.messages.graphs import GraphSpec
+from mainspring.messages.graphs import GraphSpec, graph_fault
 from mainspring.messages.model import ModelSpec, OpenDim, Symbol, TensorSpec, Term
 
 Resolve = Callable[[str, int | None], Signature]
@@ -29,6 +30,8 @@ class ServedGraph(NamedTuple):
     models: tuple[Signature, ...]
     """The signature of each step's model."""
     expected: Expected
+    members: tuple[Members | None, ...]
+    """Of each step that names a family, its members."""
     form: TextForm | None = None
     """Of a graph that serves texts, what it takes and gives."""
 
@@ -40,7 +43,7 @@ class ServedGraph(NamedTuple):
 
     def flow(self, request: Pending) -> GraphFlow:
         """Return the flow of a request for it that has just come."""
-        return GraphFlow(self.graph, self.models, self.expected, request)
+        return GraphFlow(self.graph, self.models, self.members, self.expected, request)
 
 
 class Graphs:
@@ -66,9 +69,10 @@ class Graphs:
         self.specs.pop(name, None)
         if spec is not None:
             self.specs[name] = spec
+        # Others may have steps of a family.
+        self._known.clear()
         for each in (name, f"{name}{TOKENS}"):
             self.shards.pop(each, None)
-            self._known.pop(each, None)
             self._expected.pop(each, None)
 
     def models_changed(self) -> None:
@@ -111,34 +115,74 @@ class Graphs:
 
     def _checked(self, spec: GraphSpec) -> tuple[Signature, int]:
         """Return a graph as a model, and the shard of its models; raise `GraphError` for the first fault."""
+        given = spec
+        if fault := graph_fault(spec):
+            raise GraphError(fault)
         found: dict[str, Signature] = {}
+        families: dict[str, Members] = {}
+        if spec.members:
+            families[spec.name], found[spec.name] = self._family(spec)
+            spec = as_graph(spec, found[spec.name].spec)
         for step in spec.steps:
             try:
-                found[step.model] = self._resolve(*_version_of(step.model))
+                family = self.specs.get(step.model)
+                if step.model in found:
+                    continue
+                if family is not None and family.members:
+                    families[step.model], found[step.model] = self._family(family)
+                else:
+                    found[step.model] = self._resolve(*_version_of(step.model))
             except BadRequest as error:
                 raise GraphError(f"step {step.name!r}: {error.detail}") from None
+            except GraphError as error:
+                raise GraphError(f"step {step.name!r}: family {step.model!r}: {error}") from None
         graph = check_graph(spec, {name: each.spec for name, each in found.items()})
         models = tuple([found[step.spec.model] for step in graph.steps])
-        shards = {self.shards.get(each.spec.name, 0): each.spec.public_name for each in models}
+        members = tuple([families.get(step.spec.model) for step in graph.steps])
+        names = {each.spec.name: each.spec.public_name for each in models}
+        for several in families.values():
+            names |= dict(zip(several.names, several.written, strict=True))
+        shards = {self.shards.get(name, 0): public for name, public in names.items()}
         if len(shards) > 1:
             where = " and ".join(f"{name!r} in shard {shard}" for shard, name in sorted(shards.items()))
             raise GraphError(f"its models are in several shards, {where}: move them to one")
         expected = Expected(models)
-        if spec.name in self._expected and self.specs.get(spec.name) is spec:
+        if spec.name in self._expected and self.specs.get(spec.name) is given:
             expected.shares = self._expected[spec.name].shares
         form = text_form(graph) if spec.serves else None
         most_rows = self._most_rows_of.get(spec.name.removesuffix(TOKENS), self._most_rows)
-        return _signature(ServedGraph(graph, models, expected, form), most_rows), next(iter(shards))
+        served = ServedGraph(graph, models, expected, members, form)
+        return _signature(served, most_rows), next(iter(shards))
+
+    def _family(self, family: GraphSpec) -> tuple[Members, Signature]:
+        """Return a family's members and their common signature; raise `GraphError`."""
+        try:
+            return members_of(family, [self._resolve(*_version_of(name)) for name in family.members])
+        except BadRequest as error:
+            raise GraphError(error.detail) from None
 
     def needs(self, model: str) -> str:
         """Return why a model can't be removed under a graph; empty if none has a step of it."""
         used = self.using(model)
-        return f"graph {used[0]!r} has a step of model {model!r}: remove it first" if used else ""
+        if not used:
+            return ""
+        has = "a member" if self.specs[used[0]].members else "a step of model"
+        return f"graph {used[0]!r} has {has} {model!r}: remove it first"
 
     def models_of(self, name: str) -> list[str]:
         """Return the models of a graph's steps, by the names that clients call them; none of another."""
         spec = self.specs.get(name)
-        return [] if spec is None else list(dict.fromkeys(_version_of(step.model)[0] for step in spec.steps))
+        return [] if spec is None else list(dict.fromkeys(self._models(spec)))
+
+    def _models(self, spec: GraphSpec) -> Iterator[str]:
+        """Yield the models that a graph names, for a family its members."""
+        yield from [_version_of(name)[0] for name in spec.members]
+        for step in spec.steps:
+            family = self.specs.get(step.model)
+            if family is not None and family.members:
+                yield from self._models(family)
+            else:
+                yield _version_of(step.model)[0]
 
     def __contains__(self, name: str) -> bool:
         """Say whether requests may name this: a graph, or one that takes texts behind its tokenizer."""
@@ -154,11 +198,7 @@ class Graphs:
 
     def using(self, model: str) -> list[str]:
         """Return the graphs with a step of a model, by the name that clients call it."""
-        return [
-            name
-            for name, spec in self.specs.items()
-            if any(_version_of(step.model)[0] == model for step in spec.steps)
-        ]
+        return [name for name, spec in self.specs.items() if model in self._models(spec)]
 
 
 def _version_of(text: str) -> tuple[str, int | None]:
@@ -187,6 +227,8 @@ def _signature(served: ServedGraph, most_rows: int) -> Signature:
     )
     signature = Signature(msgspec.structs.replace(spec, symbols=tuple(symbols)), rows)
     signature.graph = served
+    best = [each.scores[0] for each in served.members if each is not None]
+    signature.best_score = min(best, default=None)
     return signature
 
 

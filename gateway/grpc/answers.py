@@ -15,6 +15,7 @@ from mainspring.gateway.oip.classification import classify, rows_of
 from mainspring.gateway.oip.datatypes import BYTES, datatype_of
 from mainspring.gateway.oip.errors import sentence
 from mainspring.gateway.oip.json_data import to_array
+from mainspring.gateway.oip.parameters import member_of
 from mainspring.gateway.oip.spans import Span
 from mainspring.gateway.oip.steps import Steps, mapped
 from mainspring.messages.clients import Timing
@@ -114,6 +115,8 @@ def _head(asked: Asked, timing: Timing) -> Message:
         parameters["steps"].string_param = msgspec.json.encode(timing.steps).decode()
     if timing.missing:
         parameters["missing"].string_param = msgspec.json.encode(timing.missing).decode()
+    if member := member_of(timing):
+        parameters["member"].string_param = member
     return head
 
 

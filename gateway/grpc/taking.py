@@ -23,12 +23,14 @@ from mainspring.gateway.grpc.peers import Call
 from mainspring.gateway.grpc.shared_memory import SharedMemory
 from mainspring.gateway.memory import answer_bytes
 from mainspring.gateway.oip.parameters import (
+    AT_LEAST_PARAMETER,
     PRIORITY_PARAMETER,
     SEQUENCE_PARAMETERS,
     SLO_HEADER,
     SLO_PARAMETER,
     TIMEOUT_PARAMETER,
     Place,
+    at_least_of,
     default_slo_ns,
     place_of,
     priority_of,
@@ -224,6 +226,7 @@ class Taking:
             sequence_id=sequence_id,
             sequence_start=sequence_start,
             sequence_end=sequence_end,
+            at_least=at_least_of(said.parameters.get(AT_LEAST_PARAMETER)),
         )
         return Taken(said.asked, request, frames, said.answer_bytes, parts, taken_ns)
 

@@ -34,6 +34,7 @@ from mainspring.gateway.oip import compression, generate, request
 from mainspring.gateway.oip.compression import ENCODINGS
 from mainspring.gateway.oip.parameters import (
     SLO_HEADER,
+    at_least_of,
     default_slo_ns,
     place_of,
     priority_of,
@@ -219,6 +220,7 @@ class Inference:
             sequence_id=place.sequence_id,
             sequence_start=place.sequence_start,
             sequence_end=place.sequence_end,
+            at_least=at_least_of(said.at_least),
         )
         wanted = parsed.wanted
         if options.labels or place.sequence_id:

@@ -295,6 +295,7 @@ _SEQUENCE_ID = msgspec.Meta(
     extra_json_schema={"type": ["integer", "string", "null"]},
 )
 _FLAG = msgspec.Meta(extra_json_schema={"type": ["boolean", "null"]})
+_AT_LEAST = msgspec.Meta(extra_json_schema={"type": ["number", "null"], "minimum": 0})
 _PRIORITY = msgspec.Meta(extra_json_schema={"type": ["integer", "null"], "minimum": 0})
 
 
@@ -354,6 +355,7 @@ class RequestParameters(msgspec.Struct):
     sequence_start: Annotated[Any, _FLAG] = None
     sequence_end: Annotated[Any, _FLAG] = None
     binary_data_output: bool = False
+    at_least: Annotated[Any, _AT_LEAST] = None
 
 
 class InferRequest(msgspec.Struct):
@@ -421,6 +423,8 @@ class ResponseParameters(msgspec.Struct, omit_defaults=True):
     """Steps of a graph."""
     missing: tuple[str, ...] = ()
     """Steps that the answer was made without."""
+    member: str = ""
+    """The member that answered, of a family."""
 
 
 class InferResponse(msgspec.Struct, omit_defaults=True):

@@ -19,6 +19,7 @@ from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.oip.datatypes import Unfit
 from mainspring.gateway.oip.json_data import whole
 from mainspring.messages.choices import LONGEST_NS
+from mainspring.messages.clients import Timing
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.served import ServedModel
@@ -30,6 +31,7 @@ TIMEOUT_PARAMETER = "timeout"
 _LONGEST_TEXT = 400
 """Characters of a number; as many as a float has at most."""
 PRIORITY_PARAMETER = "priority"
+AT_LEAST_PARAMETER = "at_least"
 SEQUENCE_PARAMETERS = ("sequence_id", "sequence_start", "sequence_end")
 _LOWEST = (1 << 31) - 1
 _HIGHEST = 10**18 - 1
@@ -65,6 +67,24 @@ def priority_of(value: object) -> int:
             "highest and 0 for none",
         )
     return min(value, _LOWEST)
+
+
+def at_least_of(value: object) -> float:
+    """Return the least score that a parameter says, as it came; raise `Unfit` for what is none."""
+    if value is None:
+        return 0.0
+    try:
+        found = float(value) if isinstance(value, int | float | str) else math.nan
+    except ValueError:
+        found = math.nan
+    if isinstance(value, bool) or not 0 <= found < math.inf:
+        raise Unfit(Reason.BAD_INPUT, f"the parameter {AT_LEAST_PARAMETER} is {_shown(value)}; it is a score")
+    return found
+
+
+def member_of(timing: Timing) -> str:
+    """Return the member of a family that answered; empty of other models, and of larger graphs."""
+    return timing.steps[0].model if len(timing.steps) == 1 else ""
 
 
 class Place(NamedTuple):

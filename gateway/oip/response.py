@@ -17,6 +17,7 @@ from mainspring.gateway.oip.json_data import (
     ResponseOutputParameters,
     ResponseParameters,
 )
+from mainspring.gateway.oip.parameters import member_of
 from mainspring.gateway.oip.request import Form, Wanted
 from mainspring.gateway.oip.spans import Span
 from mainspring.gateway.oip.steps import SLICE_VALUES, Steps, mapped
@@ -78,6 +79,7 @@ def parameters_of(timing: Timing) -> ResponseParameters:
         timing.cached,
         timing.steps,
         timing.missing,
+        member_of(timing),
     )
 
 

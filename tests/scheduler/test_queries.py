@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
 from mainspring.cluster.apply import apply, settle
@@ -334,6 +335,11 @@ def _some_event(rng: random.Random, now_ns: int, count: int) -> Event:
         steps: tuple[QueryStep, ...] = (QueryStep(model, rng.randrange(1, 40)),)
         if rng.random() < 0.4:
             steps += (QueryStep("n", rng.randrange(1, 20), after=(0,), required=rng.random() < 0.7),)
+        elif rng.random() < 0.4:
+            least = rng.choice([0.0, 0.7])
+            steps = (
+                msgspec.structs.replace(steps[0], members=(model, "n"), scores=(0.9, 0.5), at_least=least),
+            )
         return QueryArrived(query_id, deadline_ns, steps, priority=rng.randrange(3))
     if drawn < 0.4:
         known = QueryStep(model, rng.randrange(5)), QueryStep("n", rng.randrange(5), after=(0,))

@@ -1,0 +1,155 @@
+"""A flash crowd on a family of models beside one on its best member alone, and beside what was possible.
+
+Simulated: the crowd asks for so many times what the best member can do. What was possible is a linear program
+over the same requests, which may take each at any instant until its deadline, in full batches, and knows all
+of them before. ``python -m mainspring.experiments.families``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import typer
+
+from mainspring.experiments.bench.report import OUTPUT, Figure, publish
+from mainspring.messages.actions import Infer, Result
+from mainspring.messages.codes import Status
+from mainspring.simulator.run import simulate
+from mainspring.simulator.spec_file import parse_spec
+
+BATCH_MS = {
+    "resnet50": {1: 2.8, 2: 3.9, 4: 5.9, 8: 10.0, 16: 18.0},
+    "resnet18": {1: 1.3, 2: 1.7, 4: 2.4, 8: 3.8, 16: 6.6},
+    "mobilenet": {1: 0.9, 2: 1.1, 4: 1.6, 8: 2.5, 16: 4.2},
+}
+SCORES = {"resnet50": 0.80, "resnet18": 0.75, "mobilenet": 0.71}
+BEST = "resnet50"
+ROW_MS = {name: sizes[16] / 16 for name, sizes in BATCH_MS.items()}
+"""Time of a device for a row in full batches."""
+SLO_MS = 100.0
+CALM_S, CALM = 0.5, 0.5
+"""Time before the crowd comes, and the load meanwhile."""
+SLOTS = 8
+"""Slots of an SLO in the linear program."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """Outcome of a crowd."""
+
+    in_time: float
+    """Part of the requests that were answered in time."""
+    score: float
+    """Mean score of the answers."""
+    shares: dict[str, float]
+    """Part of the answers that each member gave."""
+
+    @property
+    def total(self) -> float:
+        """The score of a request in the mean; one without an answer in time has none."""
+        return self.in_time * self.score
+
+
+def crowd(load: float, seconds: float, devices: int, seed: int) -> npt.NDArray[np.float64]:
+    """Return the instants of requests in s: calm, then ``load`` times what the best member can do."""
+    draws = np.random.default_rng(seed)
+    most = devices * 1e3 / ROW_MS[BEST]
+    calm = draws.uniform(0.0, CALM_S, draws.poisson(CALM * most * CALM_S))
+    many = draws.uniform(CALM_S, CALM_S + seconds, draws.poisson(load * most * seconds))
+    return np.sort(np.concatenate([calm, many]))
+
+
+def play(times_s: npt.NDArray[np.float64], seconds: float, devices: int, alone: bool) -> Outcome:
+    """Simulate a crowd on the family, or on its best member alone."""
+    ran: Counter[str] = Counter()
+    sent: dict[int, Infer] = {}
+
+    def record(now_ns: int, entry: object) -> None:
+        if isinstance(entry, Infer):
+            sent[entry.action_id] = entry
+        elif isinstance(entry, Result) and (infer := sent.pop(entry.action_id, None)) is not None:
+            ran[infer.model] += sum(infer.rows) * (entry.status is Status.OK and now_ns > CALM_S * 1e9)
+
+    asked = BEST if alone else "classify"
+    with TemporaryDirectory() as folder:
+        listed = Path(folder) / "crowd.csv"
+        listed.write_text("time_s,model\n" + "".join([f"{each:.9f},{asked}\n" for each in times_s]))
+        spec: dict[str, Any] = {
+            "devices": [{"count": devices}],
+            "models": [
+                {"name": name, "infer_ms": {str(size): ms for size, ms in sizes.items()}}
+                for name, sizes in BATCH_MS.items()
+            ],
+            "families": [{"name": "classify", "members": list(SCORES), "score": list(SCORES.values())}],
+            "workload": [{"kind": "csv", "models": asked, "trace": str(listed), "slo_ms": SLO_MS}],
+            "warm_up_s": CALM_S,
+            "duration_s": seconds,
+        }
+        summary = simulate(parse_spec(spec, "crowd"), record=record, analyse=False).summary
+    count = max(1, sum(ran.values()))
+    shares = {name: ran[name] / count for name in SCORES}
+    return Outcome(summary.goodput_share, sum(SCORES[name] * share for name, share in shares.items()), shares)
+
+
+def possible(times_s: npt.NDArray[np.float64], devices: int) -> float:
+    """Return the highest mean score of the crowd's requests by the linear program.
+
+    Time falls into slots. A request of one may run in it and in those until its deadline, each member's rows
+    in full batches; a slot has as much time as all devices have in it.
+    """
+    from scipy.optimize import linprog
+    from scipy.sparse import coo_array
+
+    width_s = SLO_MS / 1e3 / SLOTS
+    begin = round(CALM_S / width_s)
+    came = np.bincount((times_s[times_s >= CALM_S] / width_s).astype(int) - begin)
+    members, lags = list(SCORES), SLOTS + 1
+    slot, member, lag = (each.ravel() for each in np.indices((len(came), len(members), lags)))
+    which = np.arange(slot.size)
+    row_s = np.array([ROW_MS[name] / 1e3 for name in members])
+    rows = np.concatenate([slot, len(came) + slot + lag])
+    values = np.concatenate([np.ones(slot.size), row_s[member]])
+    matrix = coo_array(
+        (values, (rows, np.concatenate([which, which]))), (2 * len(came) + lags - 1, slot.size)
+    )
+    bounds = np.concatenate([came, np.full(len(came) + lags - 1, devices * width_s)])
+    scores = np.array([SCORES[name] for name in members])
+    found = linprog(-scores[member], A_ub=matrix.tocsr(), b_ub=bounds, bounds=(0, None))
+    return -float(found.fun) / float(came.sum())
+
+
+def main(
+    seconds: Annotated[float, typer.Option(min=0.1, help="Simulated time of the crowd.")] = 5.0,
+    load: Annotated[
+        list[float] | None, typer.Option(help="Multiples of what the best member can do.")
+    ] = None,
+    devices: Annotated[int, typer.Option(min=1, help="Devices.")] = 2,
+    seed: Annotated[int, typer.Option(help="Seed of the requests.")] = 1,
+    output: Annotated[Path, typer.Option(help="Folder of the report.")] = OUTPUT,
+) -> None:
+    """Print what a crowd gets of a family, of its best member alone, and what was possible."""
+    figures = []
+    for each in load or (3.0,):
+        times_s = crowd(each, seconds, devices, seed)
+        family, alone = (play(times_s, seconds, devices, only) for only in (False, True))
+        most = possible(times_s, devices)
+        shares = ", ".join(f"{name} {share:.1%}" for name, share in family.shares.items())
+        at = f"{each:g} x the best member's capacity"
+        figures += [
+            Figure(f"{at}: in time, family", 100 * family.in_time, "%", 99, at_least=True, note=shares),
+            Figure(f"{at}: in time, {BEST} alone", 100 * alone.in_time, "%", 45),
+            Figure(
+                f"{at}: mean score of what was possible", 100 * family.total / most, "%", 99, at_least=True
+            ),
+            Figure(f"{at}: mean score of answers", family.score, "", note=f"possible {most:.4f}"),
+        ]
+    publish("families", "A flash crowd on a family of models", figures, output)
+
+
+if __name__ == "__main__":
+    typer.run(main)
