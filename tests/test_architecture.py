@@ -94,7 +94,7 @@ FILE_LINES = 500
 FUNCTION_LINES = 50
 
 HOUSE = {
-    "lines of the product": 134_850,
+    "lines of the product": 134_890,
     "files of the product": 659,
     "lines of the lab": 26_000,
     "files on the way of a request over ZeroMQ": 86,
