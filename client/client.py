@@ -429,11 +429,21 @@ class Client(OfOneProcess):
             version=arguments.version,
             traceparent=arguments.traceparent,
             priority=arguments.priority,
-            at_least=arguments.at_least,
+            at_least=_score(arguments.at_least),
             **arguments.place._asdict(),
         )
         patience_s = self.patience_s(arguments)
         return self._channel.infer(request, frames, arguments.called_ns, patience_s, awaited=awaited)
+
+
+def _score(at_least: object) -> float:
+    """Return the least score that a caller takes; raise TypeError if it is no number."""
+    try:
+        if not isinstance(at_least, str):
+            return float(at_least)  # type: ignore[arg-type]
+    except (OverflowError, TypeError, ValueError):
+        pass
+    raise TypeError(f"at_least is {at_least!r}; pass a score of the family as a number, such as 0.75")
 
 
 def no_types(address: str, waited_s: float) -> TimedOut:

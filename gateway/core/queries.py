@@ -136,9 +136,9 @@ def at_least_fault(at_least: float, best: float | None, model: str) -> str:
     """Return why a request can't ask for a score; empty if it can. ``best`` is the highest that there is."""
     if best is None:
         return f"at_least is for families of models, and {model!r} is none, and has no step of one"
-    return (
-        "" if 0 < at_least <= best else f"at_least is {at_least:g}; {model!r} has answers of up to {best:g}"
-    )
+    if 0 < at_least <= best:
+        return ""
+    return f"at_least is {at_least:g}; it has to be above 0, and {model!r} has answers of up to {best:g}"
 
 
 def begin(request: Pending) -> Refusal | None:

@@ -75,10 +75,11 @@ def at_least_of(value: object) -> float:
         return 0.0
     try:
         found = float(value) if isinstance(value, int | float | str) else math.nan
-    except ValueError:
+    except (OverflowError, ValueError):
         found = math.nan
     if isinstance(value, bool) or not 0 <= found < math.inf:
-        raise Unfit(Reason.BAD_INPUT, f"the parameter {AT_LEAST_PARAMETER} is {_shown(value)}; it is a score")
+        detail = f"{AT_LEAST_PARAMETER} is {_shown(value)}; it is a score of the family, such as 0.75"
+        raise Unfit(Reason.BAD_INPUT, f"the parameter {detail}")
     return found
 
 

@@ -110,7 +110,7 @@ def test_what_no_member_is_worth_is_refused_at_once() -> None:
     resolve = cluster.catalog.resolve
     assert check_request(asked(0.8), [8], resolve, 10**12).at_least == 0.8
     for request, said in (
-        (asked(0.9), "at_least is 0.9; 'classify' has answers of up to 0.8"),
+        (asked(0.9), "at_least is 0.9; it has to be above 0, and 'classify' has answers of up to 0.8"),
         (asked(-1), "at_least is -1"),
         (asked(0.5, "up"), "'up' is none"),
     ):
