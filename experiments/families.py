@@ -1,8 +1,9 @@
 """A flash crowd on a family of models beside one on its best member alone, and beside what was possible.
 
-Simulated: the crowd asks for so many times what the best member can do. What was possible is a linear program
-over the same requests, which may take each at any instant until its deadline, in full batches, and knows all
-of them before. ``python -m mainspring.experiments.families``.
+The crowd asks for so many times what the best member can do. What was possible is a linear program over the
+same requests, which may take each at any instant until its deadline, in full batches, and knows all of them
+before. ``python -m mainspring.experiments.families`` simulates it. With ``--live`` processes of a gateway, a
+controller and workers with emulated devices serve it, with all times longer by a factor.
 """
 
 from __future__ import annotations
@@ -17,11 +18,19 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
+from mainspring import Client
+from mainspring.compiler.artifact.profiles import COLUMNS
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.messages.actions import Infer, Result
 from mainspring.messages.codes import Status
+from mainspring.messages.graphs import GraphSpec
 from mainspring.simulator.run import simulate
 from mainspring.simulator.spec_file import parse_spec
+from mainspring.telemetry.log import read_log
+from mainspring.traces.arrival import Kind
+from mainspring.traces.recipe import Recipe, build
+from mainspring.traces.replayer import ReplayConfig, Replayer
+from tests.emulated_cluster import cluster_of
 
 BATCH_MS = {
     "resnet50": {1: 2.8, 2: 3.9, 4: 5.9, 8: 10.0, 16: 18.0},
@@ -30,6 +39,7 @@ BATCH_MS = {
 }
 SCORES = {"resnet50": 0.80, "resnet18": 0.75, "mobilenet": 0.71}
 BEST = "resnet50"
+FAMILY = "classify"
 ROW_MS = {name: sizes[16] / 16 for name, sizes in BATCH_MS.items()}
 """Time of a device for a row in full batches."""
 SLO_MS = 100.0
@@ -64,36 +74,94 @@ def crowd(load: float, seconds: float, devices: int, seed: int) -> npt.NDArray[n
     return np.sort(np.concatenate([calm, many]))
 
 
+class Ran:
+    """The rows that each member ran from an instant on, by an event log's entries."""
+
+    def __init__(self, from_ns: float) -> None:
+        self._from_ns = from_ns
+        self._rows: Counter[str] = Counter()
+        self._sent: dict[int, Infer] = {}
+
+    def take(self, now_ns: int, entry: object) -> None:
+        """Take an entry."""
+        if isinstance(entry, Infer):
+            self._sent[entry.action_id] = entry
+        elif isinstance(entry, Result) and (infer := self._sent.pop(entry.action_id, None)) is not None:
+            done = entry.status is Status.OK and now_ns > self._from_ns
+            self._rows[infer.model] += sum(infer.rows) * done
+
+    def outcome(self, in_time: float) -> Outcome:
+        """Return the outcome of a crowd of which that part was answered in time."""
+        count = max(1, sum(self._rows.values()))
+        shares = {name: self._rows[name] / count for name in SCORES}
+        return Outcome(in_time, sum(SCORES[name] * share for name, share in shares.items()), shares)
+
+
+def listed(times_s: npt.NDArray[np.float64], asked: str, folder: str | Path) -> Path:
+    """Write a list of requests at instants."""
+    path = Path(folder) / "crowd.csv"
+    path.write_text("time_s,model\n" + "".join([f"{each:.9f},{asked}\n" for each in times_s]))
+    return path
+
+
 def play(times_s: npt.NDArray[np.float64], seconds: float, devices: int, alone: bool) -> Outcome:
     """Simulate a crowd on the family, or on its best member alone."""
-    ran: Counter[str] = Counter()
-    sent: dict[int, Infer] = {}
-
-    def record(now_ns: int, entry: object) -> None:
-        if isinstance(entry, Infer):
-            sent[entry.action_id] = entry
-        elif isinstance(entry, Result) and (infer := sent.pop(entry.action_id, None)) is not None:
-            ran[infer.model] += sum(infer.rows) * (entry.status is Status.OK and now_ns > CALM_S * 1e9)
-
-    asked = BEST if alone else "classify"
+    ran = Ran(CALM_S * 1e9)
+    asked = BEST if alone else FAMILY
     with TemporaryDirectory() as folder:
-        listed = Path(folder) / "crowd.csv"
-        listed.write_text("time_s,model\n" + "".join([f"{each:.9f},{asked}\n" for each in times_s]))
         spec: dict[str, Any] = {
             "devices": [{"count": devices}],
             "models": [
                 {"name": name, "infer_ms": {str(size): ms for size, ms in sizes.items()}}
                 for name, sizes in BATCH_MS.items()
             ],
-            "families": [{"name": "classify", "members": list(SCORES), "score": list(SCORES.values())}],
-            "workload": [{"kind": "csv", "models": asked, "trace": str(listed), "slo_ms": SLO_MS}],
+            "families": [{"name": FAMILY, "members": list(SCORES), "score": list(SCORES.values())}],
+            "workload": [
+                {
+                    "kind": "csv",
+                    "models": asked,
+                    "trace": str(listed(times_s, asked, folder)),
+                    "slo_ms": SLO_MS,
+                }
+            ],
             "warm_up_s": CALM_S,
             "duration_s": seconds,
         }
-        summary = simulate(parse_spec(spec, "crowd"), record=record, analyse=False).summary
-    count = max(1, sum(ran.values()))
-    shares = {name: ran[name] / count for name in SCORES}
-    return Outcome(summary.goodput_share, sum(SCORES[name] * share for name, share in shares.items()), shares)
+        summary = simulate(parse_spec(spec, "crowd"), record=ran.take, analyse=False).summary
+    return ran.outcome(summary.goodput_share)
+
+
+def serve(
+    times_s: npt.NDArray[np.float64], seconds: float, devices: int, slower: float
+) -> tuple[Outcome, Outcome]:
+    """Serve a crowd live on the family, and on its best member alone, each after its time of calm."""
+    calm_ns, crowd_ns = round(CALM_S * slower * 1e9), round(seconds * slower * 1e9)
+    outcomes = []
+    with TemporaryDirectory(prefix="mainspring-") as folder:
+        profiles = Path(folder) / "profiles.csv"
+        rows = [
+            ",".join(map(str, (name, 4, 4, 16, 3, *[slower * ms for ms in sizes.values()])))
+            for name, sizes in BATCH_MS.items()
+        ]
+        profiles.write_text("\n".join([",".join(COLUMNS), *rows, ""]))
+        tables = {"cluster": {"workers": devices}, "worker": {"pages": 64, "io_bytes": 32 << 20}}
+        with cluster_of(Path(folder), profiles, tables) as cluster:
+            with Client(cluster.address) as client:
+                graph = GraphSpec(name=FAMILY, members=tuple(SCORES), score=tuple(SCORES.values()))
+                client.add_graph(graph)
+            replayer = Replayer(ReplayConfig(address=cluster.address, straggler_wait_s=3))
+            for asked in (FAMILY, BEST):
+                trace = listed(times_s * slower, asked, folder)
+                recipe = Recipe(kind=Kind.CSV, slo_ns=round(SLO_MS * slower * 1e6), trace=trace)
+                for begin_ns, long_ns in ((0, calm_ns), (calm_ns, crowd_ns)):
+                    part = msgspec.structs.replace(recipe, start_ns=begin_ns, duration_ns=long_ns)
+                    summary, _ = replayer.play(build(part, [asked]), duration_ns=long_ns)
+                ran = Ran(summary.start_ns)
+                for now_ns, entry in read_log(Path(folder) / "events"):
+                    ran.take(now_ns, entry)
+                outcomes.append(ran.outcome(summary.goodput_share))
+            replayer.close()
+    return outcomes[0], outcomes[1]
 
 
 def possible(times_s: npt.NDArray[np.float64], devices: int) -> float:
@@ -130,13 +198,18 @@ def main(
     ] = None,
     devices: Annotated[int, typer.Option(min=1, help="Devices.")] = 2,
     seed: Annotated[int, typer.Option(help="Seed of the requests.")] = 1,
+    live: Annotated[bool, typer.Option("--live", help="Serve the crowd on emulated devices.")] = False,
+    slower: Annotated[float, typer.Option(min=1, help="What all takes longer by live.")] = 8.0,
     output: Annotated[Path, typer.Option(help="Folder of the report.")] = OUTPUT,
 ) -> None:
     """Print what a crowd gets of a family, of its best member alone, and what was possible."""
     figures = []
     for each in load or (3.0,):
         times_s = crowd(each, seconds, devices, seed)
-        family, alone = (play(times_s, seconds, devices, only) for only in (False, True))
+        if live:
+            family, alone = serve(times_s, seconds, devices, slower)
+        else:
+            family, alone = (play(times_s, seconds, devices, only) for only in (False, True))
         most = possible(times_s, devices)
         shares = ", ".join(f"{name} {share:.1%}" for name, share in family.shares.items())
         at = f"{each:g} x the best member's capacity"
