@@ -94,9 +94,9 @@ FILE_LINES = 500
 FUNCTION_LINES = 50
 
 HOUSE = {
-    "lines of the product": 134_920,
+    "lines of the product": 135_130,
     "files of the product": 658,
-    "lines of the lab": 26_060,
+    "lines of the lab": 26_170,
     "files on the way of a request over ZeroMQ": 86,
     "files on the way of a request over HTTP": 86,
 }
