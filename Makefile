@@ -24,7 +24,7 @@ MINUTES ?= 10
 .PHONY: help setup lock native wheel demo fuzz garbage schemathesis openai lint types chart hosts ray docs suites wild triton-clients pipelines clean
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-browser test-lab
 .PHONY: bench bench-path bench-scale bench-secure bench-shards bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
-.PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-compile bench-stock bench-mixed first-request bench-triton bench-repository
+.PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-embeddings bench-compile bench-stock bench-mixed first-request bench-triton bench-repository
 .PHONY: bench-instructions
 .PHONY: policies shares refusals ribbon experiments predictability gpu-check gpu-bundle request-path event-path house
 
@@ -172,6 +172,9 @@ bench-deadlines: $(STAMP) native ## Ask for more at once than can be done in tim
 
 bench-lengths: $(STAMP) native ## Serve a text's sentences at their own lengths, beside padding all to the longest
 	$(BIN)/python -m mainspring.experiments.bench.lengths $(ARGS)
+
+bench-embeddings: $(STAMP) native ## Embed texts under deadlines, beside a server that takes requests one by one
+	$(BIN)/python -m mainspring.experiments.bench.embeddings $(ARGS)
 
 bench-compile: $(STAMP) ## Compile models of 40, 100 and 600 MB: memory as a multiple of the file, and time
 	$(BIN)/python -m mainspring.experiments.bench.compiling $(ARGS)

@@ -1,4 +1,4 @@
-"""Load for an HTTP server: one process, one request prepared beforehand, closed loops or Poisson arrivals.
+"""Load for an HTTP server: one process, requests prepared beforehand, closed loops or Poisson arrivals.
 
 It is the same for every server and cheap: HTTP/1.1 on kept connections, written and read by hand on uvloop.
 ``python -m mainspring.experiments.bench.http_load PLAN`` takes a `Plan` as JSON and prints a `Result`.
@@ -13,6 +13,7 @@ import os
 import resource
 import sys
 from collections import Counter, deque
+from itertools import cycle
 from time import monotonic
 from typing import Any
 
@@ -34,14 +35,19 @@ class Target(msgspec.Struct, frozen=True):
     path: str
     body: str
     headers: tuple[tuple[str, str], ...] = ()
+    bodies: tuple[str, ...] = ()
+    """Others beside ``body``: they are sent in turn."""
 
     @property
-    def request(self) -> bytes:
-        """The bytes of every request."""
+    def requests(self) -> list[bytes]:
+        """The bytes of the requests."""
+        return [self._request(body) for body in (self.body, *self.bodies)]
+
+    def _request(self, body: str) -> bytes:
         lines = [f"POST {self.path} HTTP/1.1", f"Host: 127.0.0.1:{self.port}"]
-        lines += ["Content-Type: application/json", f"Content-Length: {len(self.body)}"]
+        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in self.headers]
-        return ("\r\n".join(lines) + "\r\n\r\n" + self.body).encode()
+        return ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +86,7 @@ class _Load:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.request = plan.target.request
+        self.requests = cycle(plan.target.requests)
         self.free: list[_Connection] = []
         self.waiting: deque[float] = deque()
         self.in_flight = 0
@@ -161,7 +167,7 @@ class _Connection(asyncio.Protocol):
     def send(self, due_at: float) -> None:
         self._due_at = due_at
         self._load.in_flight += 1
-        self._transport.write(self._load.request)
+        self._transport.write(next(self._load.requests))
 
     def data_received(self, data: bytes) -> None:
         self._data = data = self._data + data if self._data else data

@@ -43,7 +43,7 @@ def serving(folder: Path) -> Iterator[Target]:
     (port,) = free_ports(1)
     with _mainspring(folder, port):
         target = Target(port, _PATH, _BODY)
-        _wait(target)
+        wait_for(target)
         yield target
 
 
@@ -83,7 +83,8 @@ def _mainspring(folder: Path, port: int) -> Iterator[None]:
         yield
 
 
-def _wait(target: Target) -> None:
+def wait_for(target: Target) -> None:
+    """Return once a server answers; raise `NoServer` if it does not within `START_S`."""
     give_up = time.monotonic() + START_S
     while (status := _ask(target)) != 200:
         if time.monotonic() > give_up:
