@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.messages.actions import Command, Infer, Load, Reject
+from mainspring.messages.actions import Command, Infer, Load, Reject, Result
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.events import Wakeup
 from mainspring.messages.model import ModelSpec
 from mainspring.scheduler.policies.registry import policy_names
-from tests.scheduler.hand import MS, Hand, spec
+from tests.scheduler.hand import MS, Hand, reasons, spec
 
 LOADING = [name for name in policy_names() if name != "nexus"]
 """Those that load for what waits; nexus loads what it planned."""
@@ -184,3 +184,23 @@ def test_a_worker_does_not_count_again_for_what_was_given_up_behind_its_stalled_
     assert model.holders == [], "the first one still runs"
     hand.ok(141, stuck)
     assert [worker.name for worker in model.holders] == ["w0"]
+
+
+@pytest.mark.parametrize(("policy", "rank"), [("mainspring", 3), ("clockwork", 1), ("edf", 1)])
+def test_a_worker_that_stood_still_for_seconds_has_no_request_with_time_refused(
+    policy: str, rank: int
+) -> None:
+    """Neither while it stands still nor after: the stall is not taken for the model's duration."""
+    hand = Hand(spec("m"), policy=policy, estimate_rank=rank)  # type: ignore[arg-type]
+    hand.warm("m")
+    (stuck,) = [each for each in hand.request(100, 1, "m", 60) if isinstance(each, Infer)]
+    behind = hand.request(106, 2, "m", 2_000)
+    assert reasons(behind) == [], "it is 2 ms overdue"
+    assert reasons(hand.request(600, 3, "m", 2_000)) == []
+    hand.feed(3_102, Result(stuck.action_id, "w0", Status.OK, 101 * MS, 3_101 * MS, 0, ""))
+    for late in behind:
+        hand.end(3_103, late, Status.TOO_LATE)
+    (infer,) = [each for each in hand.request(3_110, 4, "m", 2_000) if isinstance(each, Infer)]
+    assert infer.predicted_duration_ns == stuck.predicted_duration_ns
+    overdue_ms = (infer.predicted_begin_ns + infer.predicted_duration_ns) / MS + 0.9
+    assert reasons(hand.request(overdue_ms, 5, "m", 2_000)) == [], "the next one is 0.9 ms overdue"
