@@ -77,6 +77,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     ample: bool = False
     """True if each device has memory for all models, and holds them from the start. The bound stays that of
     the scenario: what is gained so is about the most that other LOADs could bring."""
+    lost: float = 0.0
+    """Part of each device's time that is lost to the same requests: executions take so much longer."""
     retry_ms: float = 0.0
     """The same as `WorkloadSpec.retry_ms`."""
     constants: dict[str, float] = {}
@@ -127,6 +129,9 @@ def play_cell(job: Job) -> Cell:
     warm_up, seconds = lengths(job, fluid)
     since_ns = round(warm_up * SECOND_NS)
     drawn = instants(models, job.load, warm_up + seconds, job.seed + scenario.seed - 1)
+    if job.lost:
+        scenario = _slowed(scenario, job.lost)
+        models = models_of(scenario, read_table(Path(job.table)))
     played = _with_memory_for_all(scenario, models) if job.ample else scenario
     served, in_time, late, lost = _play(job, played, models, drawn, since_ns)
     tight = np.array([model.slo_ns is not None for model in models])
@@ -150,6 +155,11 @@ def play_cell(job: Job) -> Cell:
         even=float(in_time[even].mean()) if beside else None,
         even_late=float((late | lost)[even].mean()) if beside else None,
     )
+
+
+def _slowed(scenario: Scenario, lost: float) -> Scenario:
+    slowness = {kind: scenario.slowness.get(kind, 1.0) / (1.0 - lost) for kind in scenario.devices}
+    return msgspec.structs.replace(scenario, slowness=slowness)
 
 
 def lengths(job: Job, fluid: float) -> tuple[float, float]:

@@ -1,7 +1,9 @@
 """Share of requests without a deadline beside others, and what it costs these:
 ``python -m mainspring.experiments.policies.shares``, or ``make shares``.
 
-The scenario *effort* is played with several values of ``best_effort_share``, in virtual time.
+The scenario *effort* is played with several values of ``best_effort_share``, in virtual time. With ``--lost``
+it is played without a share as well, on devices that lose as much of their time: what a policy pays for a
+share beyond that is the share's fault, what it pays there is its own.
 """
 
 from __future__ import annotations
@@ -29,6 +31,9 @@ def main(
     ),
     most_requests: Annotated[int, typer.Option(help="Measured requests of a cell, at most.")] = 12_000,
     seed: Annotated[int, typer.Option(help="Of the arrivals.")] = 0,
+    lost: Annotated[
+        bool, typer.Option("--lost", help="Also play devices that lose such shares of their time instead.")
+    ] = False,
     profiles: Annotated[Path, typer.Option(help="Table of profiles (Clockwork's appendix A).")] = Path(
         "../shared/profiles/clockwork_table1.csv"
     ),
@@ -40,8 +45,9 @@ def main(
     jobs = [
         Job(
             scenario=SCENARIO,
-            policy=f"{policy}@best_effort_share={share}",
+            policy=f"{policy}@best_effort_share={0 if slower else share}",
             load=float(load),
+            lost=float(share) if slower else 0.0,
             seed=seed,
             seconds=20.0,
             warm_up=3.0,
@@ -51,6 +57,7 @@ def main(
         )
         for policy in policies.split(",")
         for load in loads.split(",")
+        for slower in ([False, True] if lost else [False])
         for share in shares.split(",")
     ]
     cells = list(play_all(jobs, os.cpu_count() or 1))
@@ -68,11 +75,12 @@ def table(cells: list[Cell], shares: int) -> Table:
         without = cells[first]
         for cell in cells[first : first + shares]:
             policy, _, share = cell.job.policy.partition("@best_effort_share=")
+            lost = cell.job.lost
             cost = without.in_time - cell.in_time
             made.add_row(
                 policy,
                 f"{cell.job.load:g}",
-                f"{100 * float(share):g}",
+                f"{100 * lost:g} lost" if lost else f"{100 * float(share):g}",
                 f"{100 * cell.in_time:.1f}",
                 f"{100 * cost:.1f}",
                 f"{100 * cost / without.in_time:.1f}",

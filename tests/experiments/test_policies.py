@@ -33,6 +33,14 @@ def job(scenario: str, policy: str, load: float, **changed: object) -> Job:
     return msgspec.structs.replace(usual, **changed)
 
 
+def test_devices_that_lose_time_serve_fewer_of_the_same_requests() -> None:
+    whole, less = (
+        play_cell(job("A", "mainspring", 1.0, seconds=1.0, warm_up=0.5, lost=lost)) for lost in (0.0, 0.2)
+    )
+    assert (less.offered, less.seconds, less.fluid) == (whole.offered, whole.seconds, whole.fluid)
+    assert 0.7 * whole.goodput < less.goodput < 0.95 * whole.goodput
+
+
 @pytest.mark.parametrize(("scenario", "load"), [("A", 1.0), ("B", 1.5), ("slos", 1.0)])
 def test_the_default_serves_more_than_clockwork(scenario: str, load: float) -> None:
     own, other = (play_cell(job(scenario, policy, load)) for policy in ("mainspring", "clockwork"))
