@@ -103,7 +103,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     best_effort: float
     """Answers to requests without a deadline per second."""
     weighed: float | None = None
-    """Share in time of the requests for models whose answers count as more than others', where some do."""
+    """Share in time of the requests for models whose answers count as more than others', or that are told
+    apart, where there are any."""
     even: float | None = None
     """Share of the requests in time for models with a deadline whose durations do not vary, where others'
     do."""
@@ -138,7 +139,7 @@ def play_cell(job: Job) -> Cell:
     offered = np.bincount(served[tight[served]], minlength=len(models))
     good = np.bincount(served[in_time], minlength=len(models))
     even = np.array([model.spread is None for model in models])[served] if scenario.spreads else None
-    weighed = np.array([model.group.goodput_weight != 1.0 for model in models])[served]
+    weighed = np.array([model.group.apart or model.group.goodput_weight != 1.0 for model in models])[served]
     beside = even is not None and 0 < even.sum() < len(even)
     return Cell(
         job=job,

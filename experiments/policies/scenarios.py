@@ -48,6 +48,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     """The part by which rates swing, up and down within `WAVE_S`."""
     goodput_weight: float = 1.0
     """Number of other models' answers that one counts as."""
+    apart: bool = False
+    """True if its share in time is told by itself, as it is where answers count as more than one."""
     crowd: float = 1.0
     """Factor on the rates in the middle tenth of what is played."""
 
@@ -238,7 +240,7 @@ HELD_OUT = (
 
 
 def _giants(name: str, weight: float) -> Scenario:
-    giant = Group(copies=3, factor=10.0, goodput_weight=weight)
+    giant = Group(copies=3, factor=10.0, goodput_weight=weight, apart=True)
     counting = "" if weight == 1.0 else f", each counting as {weight:g}"
     return Scenario(
         name=name,
