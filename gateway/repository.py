@@ -37,7 +37,7 @@ from mainspring.messages.repository import (
     UnloadModel,
 )
 from mainspring.messages.roles import Role
-from mainspring.messages.served import BEING_COMPILED, STARTING
+from mainspring.messages.served import BEING_COMPILED, STARTING, WAITS
 from mainspring.transport.bounds import Ended, Limits
 from mainspring.transport.greeting import present
 from mainspring.transport.handshake import Identity
@@ -106,7 +106,7 @@ def _as_ready(entry: IndexEntry, readiness: Readiness) -> IndexEntry:
         return entry
     if not reason:
         return entry
-    comes = reason.startswith((STARTING, BEING_COMPILED))
+    comes = reason.startswith((STARTING, WAITS, BEING_COMPILED))
     state = ModelState.LOADING if comes else ModelState.UNAVAILABLE
     said = f"{reason}; {entry.reason}" if entry.reason else reason
     return IndexEntry(entry.name, entry.version, state, said)

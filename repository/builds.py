@@ -18,7 +18,15 @@ from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.operating import SetGraph
 from mainspring.messages.peers import Graph, ModelDown, ModelUp, Served
-from mainspring.messages.served import BEING_COMPILED, CANT_BE_LOADED, STARTING, ServedModel, for_clients, why
+from mainspring.messages.served import (
+    BEING_COMPILED,
+    CANT_BE_LOADED,
+    STARTING,
+    WAITS,
+    ServedModel,
+    for_clients,
+    why,
+)
 from mainspring.messages.sharding import ShardMap
 from mainspring.messages.status import ClusterStatus, ModelStatus
 from mainspring.repository.layout import FoundModel
@@ -228,6 +236,7 @@ class Stage(Enum):
     """The progress of a build, in words for the index."""
 
     WAITING = "it waits to be compiled"
+    QUEUED = "it waits to be compiled behind others"
     COMPILING = "it is being compiled"
     COMPILED = "the workers prepare it"
     WARMING = "a worker loads it before it takes the place of what is in use"
@@ -266,6 +275,8 @@ class Build:
     """Instant at which a first worker had prepared it."""
     warming_ns: int = 0
     """Instant at which it was first to be loaded."""
+    ahead: int = 0
+    """Builds that are compiled before it, if it is queued."""
 
     def fail(self, reason: str, *, passing: bool = False) -> None:
         """Give it up; if ``passing``, until its files are looked at again."""
@@ -275,6 +286,17 @@ class Build:
     def compiled(self, spec: ModelSpec) -> None:
         """Its artifact is in the store."""
         self.stage, self.spec = Stage.COMPILED, spec
+
+    @property
+    def progress(self) -> str:
+        """Return how far it is, in words; empty if it is ready."""
+        if self.stage is not Stage.QUEUED:
+            return self.stage.value
+        # In round numbers where many wait: each change is told to every gateway.
+        step = 10 ** max(0, len(str(self.ahead)) - 2)
+        least = "at least " if self.ahead % step else ""
+        others = "1 other" if self.ahead == 1 else f"{self.ahead // step * step:,} others"
+        return f"{Stage.WAITING.value}, behind {least}{others}"
 
     @property
     def pending(self) -> bool:
@@ -432,8 +454,8 @@ def awaits(record: Record, cluster: Cluster) -> str:
     for number, build in sorted(builds.items(), reverse=True):
         if fault := record.fault(build):
             faults.append(f"version {number}: {fault}")
-        elif build.stage in (Stage.WAITING, Stage.COMPILING):
-            return why(BEING_COMPILED, f"version {number}: {build.stage.value}")
         else:
-            return why(STARTING, f"version {number}: {build.stage.value or 'gateways are about to serve it'}")
+            words = {Stage.WAITING: WAITS, Stage.QUEUED: WAITS, Stage.COMPILING: BEING_COMPILED}
+            progress = build.progress or "gateways are about to serve it"
+            return why(words.get(build.stage, STARTING), f"version {number}: {progress}")
     return why(CANT_BE_LOADED, faults[0]) if faults else why(STARTING, "its files are looked at")

@@ -253,7 +253,7 @@ class Reconciler:
     def _only_compiles(self, record: Record) -> bool:
         """Return whether a model waits for nothing but its compilation."""
         pending = [build.stage for build in record.wanted.values() if build.pending]
-        return not record.settling and bool(pending) and {*pending} == {Stage.COMPILING}
+        return not record.settling and bool(pending) and {*pending} <= {Stage.QUEUED, Stage.COMPILING}
 
     def _steps_of(self, now_ns: int, record: Record) -> Iterator[Step]:
         wanted = record.wanted
@@ -397,7 +397,7 @@ def _entry(record: Record, number: int, served: dict[int, str], cluster: Cluster
     build = None
     if number in record.found.digests and not record.found.fault:
         build = record.build(number)
-        reason = record.fault(build) or build.stage.value
+        reason = record.fault(build) or build.progress
         if build.stage is Stage.FAILED or record.fault(build):
             state = ModelState.UNAVAILABLE
     if number in served:

@@ -121,6 +121,8 @@ class Repository:
         )
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._jobs: asyncio.Queue[Build] = asyncio.Queue()
+        self._queued: list[Build] = []
+        """What is in that queue, in its order."""
         self._compiling: Build | None = None
         self._adopted = False
         self._state_due_ns = 0
@@ -171,6 +173,7 @@ class Repository:
             began_ns = time.monotonic_ns()
             for step in self.reconciler.steps(began_ns):
                 self._begin(step)
+            self._count_ahead()
             if self._compiling is not None and not self._is_wanted(self._compiling):
                 await self._compiler.close()
             self._links.tell_awaited(self.reconciler.awaited)
@@ -184,8 +187,9 @@ class Repository:
     def _begin(self, step: Step) -> None:
         match step:
             case Compile(build=build):
-                build.stage = Stage.COMPILING
+                build.stage = Stage.QUEUED
                 self._jobs.put_nowait(build)
+                self._queued.append(build)
             case Add(spec=spec):
                 self._ask(f"add {spec.name}", self._add(step))
             case Warm(name=name) if not self._links.loads(name):
@@ -264,12 +268,26 @@ class Repository:
                     await sweep(self._config.store, self.reconciler, always=not swept)
                     swept = True
                 continue
+            self._queued.remove(build)
             if self._is_wanted(build):
+                build.stage = Stage.COMPILING
+                self.reconciler.heard_of(build.model)
+                self._wake.set()
                 await self._compile_one(build)
-            if build.stage is Stage.COMPILING:  # It isn't wanted any more.
+            if build.stage in (Stage.QUEUED, Stage.COMPILING):  # It isn't wanted any more.
                 build.stage = Stage.WAITING
                 self.reconciler.heard_of(build.model)
                 swept = False  # An end in the middle leaves parts of an artifact.
+
+    def _count_ahead(self) -> None:
+        """Say of each build that is queued how many come before it."""
+        ahead = int(self._compiling is not None)
+        for build in filter(self._is_wanted, self._queued):
+            before, build.ahead = build.progress, ahead
+            ahead += 1
+            if build.progress != before:
+                self.reconciler.heard_of(build.model)
+                self._wake.set()
 
     def _is_wanted(self, build: Build) -> bool:
         """Return whether a version's content is still to be served: its files may have gone meanwhile."""
