@@ -42,17 +42,20 @@ def gateway(given: str | None = None) -> str:
 def place(name: str, address: str, token: str | None) -> str:
     """Return where one of a cluster's listeners is, as its gateway says or, if none answers, as by default.
 
-    ``name`` is `CONTROLLER`, `HTTP` or `CONSOLE`. A controller is nowhere by default ("");
-    `controllers.find` looks for its socket then.
+    ``name`` is `CONTROLLER`, `HTTP` or `CONSOLE`. A controller is nowhere by default (""); `find` looks for
+    its socket then. Raises `ConfigError` if a gateway does not answer that is not the one meant by default:
+    what else runs here is not its cluster.
     """
-    told = asked(address, token).get(name)
-    if told:
-        return told
-    return DEFAULT_PLACES.get(name, "")
+    told = asked(address, token)
+    if told is None and address != gateway_address(_of_file(), {}):
+        raise ConfigError(
+            f"no gateway answers at {address}: is `mainspring up` running there? --address names another one"
+        )
+    return (told or {}).get(name) or DEFAULT_PLACES.get(name, "")
 
 
-def asked(address: str, token: str | None, patience_s: float = PATIENCE_S) -> Mapping[str, str]:
-    """Return what a gateway says of where the others are, by name; nothing if it does not answer in time."""
+def asked(address: str, token: str | None, patience_s: float = PATIENCE_S) -> Mapping[str, str] | None:
+    """Return what a gateway says of where the others are, by name; None if it does not answer in time."""
     from mainspring.client.connection import Connection
     from mainspring.client.errors import MainspringError
     from mainspring.messages.clients import GetStatus, StatusReply
@@ -69,10 +72,10 @@ def asked(address: str, token: str | None, patience_s: float = PATIENCE_S) -> Ma
                 connection.send(GetStatus(key=0))
                 sent = True
     except MainspringError:
-        return {}
+        return None
     finally:
         connection.close()
-    return {}
+    return None
 
 
 def _of_file() -> str | None:
@@ -130,9 +133,8 @@ def find(given: str | None, keys: Path | None = None) -> Door:
 def find_for(address: str, token: str | None, given: str | None, keys: Path | None = None) -> Door:
     """Return the controller that was given, or that of the gateway at ``address``, or the one nearby.
 
-    Raises as `find`.
+    Raises as `find` and `place`.
     """
-
     return find(given or place(CONTROLLER, address, token), keys)
 
 

@@ -265,7 +265,7 @@ def _moving(address: str, token: str | None) -> dict[str, list[IndexEntry]]:
     from mainspring.client.repository import RepositoryClient
 
     found: dict[str, list[IndexEntry]] = {}
-    http = asked(address, token).get(HTTP)
+    http = (asked(address, token) or {}).get(HTTP)
     if not http:
         return found
     try:

@@ -41,7 +41,7 @@ async def tell_to_go(port: int, patience_s: float) -> int:
     told, until = 0, monotonic() + patience_s
     quiet: set[int] = set()
     with contextlib.ExitStack() as stack:
-        waiting = {each.fileno(): stack.enter_context(each) for each in _connections(port)}
+        waiting = {each.fileno(): stack.enter_context(each) for each in connections(port)}
         while waiting:
             idle = {number for number, each in waiting.items() if _all_taken(each)}
             for number in idle & quiet:
@@ -53,7 +53,7 @@ async def tell_to_go(port: int, patience_s: float) -> int:
     return told
 
 
-def _connections(port: int) -> Iterator[socket.socket]:
+def connections(port: int) -> Iterator[socket.socket]:
     """Yield a duplicate of each of this process's sockets that is a client's connection to a port."""
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):

@@ -21,6 +21,7 @@ from mainspring.gateway.grpc.going import keep_telling
 from mainspring.gateway.grpc.health import Health
 from mainspring.gateway.grpc.inference import Inference
 from mainspring.gateway.grpc.messages import HEALTH, INFERENCE, REFLECTION, Message, Method, decode, methods
+from mainspring.gateway.grpc.room import keep_room
 from mainspring.gateway.grpc.shared_memory import SharedMemory
 from mainspring.gateway.grpc.status import Context, answered
 from mainspring.gateway.services import Services
@@ -38,24 +39,25 @@ _MOST_ASKED_BYTES = 64 << 10
 class GrpcServer:
     """The server that `serve_grpc` returns."""
 
-    def __init__(self, server: aio.Server, health: Health, address: str) -> None:
+    def __init__(self, server: aio.Server, health: Health, address: str, bound: int) -> None:
+        """``bound``: most connections."""
         self._server = server
         self._health = health
         self.address = address
         """Address with the real port."""
-        self._telling: asyncio.Task[None] | None = None
+        self._port = int(address.rpartition(":")[2])
+        self._tasks = [asyncio.get_running_loop().create_task(keep_room(self._port, bound))]
 
     def leave(self) -> None:
         """Tell clients to go, those that are connected and those that come yet; they are served as before."""
         if self.address.startswith(SCHEMES[False]):
-            port = int(self.address.rpartition(":")[2])
-            self._telling = asyncio.get_running_loop().create_task(keep_telling(port))
+            self._tasks.append(asyncio.get_running_loop().create_task(keep_telling(self._port)))
 
     async def close(self, grace_s: float) -> None:
         """Take no new calls, give those in flight ``grace_s`` to end, and close all connections."""
         self._health.close()
-        if self._telling is not None:
-            self._telling.cancel()
+        for task in self._tasks:
+            task.cancel()
         await self._server.stop(grace_s)
 
 
@@ -95,7 +97,8 @@ async def serve_grpc(services: Services, config: GatewayConfig) -> GrpcServer:
         )
     shared.listens(target.rpartition(":")[0], port)
     await server.start()
-    return GrpcServer(server, health, f"{SCHEMES[keys is not None]}{target.rpartition(':')[0]}:{port}")
+    address = f"{SCHEMES[keys is not None]}{target.rpartition(':')[0]}:{port}"
+    return GrpcServer(server, health, address, share(config, config.grpc_max_connections))
 
 
 def _target(address: str) -> str:

@@ -34,7 +34,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str, **enviro
 
 
 def test_a_gateway_says_where_the_others_are(cluster: str) -> None:
-    told = places.asked(cluster, None)
+    told = places.asked(cluster, None) or {}
     assert told.keys() == {"controller", "http", "grpc", "metrics", "console"}
     assert {places.place(name, cluster, None) for name in ("controller", "http", "console")} <= {
         *told.values()
@@ -98,10 +98,24 @@ def test_what_is_given_comes_before_the_environment_and_that_before_the_file(
         places.gateway()
 
 
-def test_without_a_gateway_the_places_are_those_of_a_local_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("words", [("top", "--once"), ("trace",), ("explain", "1"), ("models", "index")])
+def test_a_gateway_that_was_named_and_is_dead_is_called_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(places, "asked", functools.partial(places.asked, patience_s=0.05))
+    nobody = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    result = run(tmp_path, monkeypatch, *words, "--address", nobody)
+    assert f"no gateway answers at {nobody}" in f"{result.output} {result.exception}"
+
+
+def test_without_a_gateway_the_places_are_those_of_a_local_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     port = free_ports(1)[0]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mainspring.toml").write_text(f'[gateway]\naddress = "tcp://127.0.0.1:{port}"\n')
     nobody = f"tcp://127.0.0.1:{port}"
     monkeypatch.setattr(places, "asked", functools.partial(places.asked, patience_s=0.05))
-    assert places.asked(nobody, None) == {}
+    assert places.asked(nobody, None) is None
     assert places.place(places.CONTROLLER, nobody, None) == ""
     assert places.place(places.CONSOLE, nobody, None) == "http://127.0.0.1:8003"

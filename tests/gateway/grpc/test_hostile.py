@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 from tritonclient.grpc import InferenceServerClient, service_pb2
+from tritonclient.utils import InferenceServerException
 
 from mainspring.messages.model import TensorSpec
 from mainspring.messages.peers import ModelUp
@@ -198,6 +199,29 @@ def test_more_connections_than_the_limit_are_turned_away() -> None:
 
         wait_until(turned_away, 30)
         assert fake.client.is_server_live()
+
+
+@pytest.mark.parametrize("said", [b"", b"P", b"PRI * HTTP/2.0\r\n"])
+def test_silent_connections_keep_no_new_client_waiting(said: bytes) -> None:
+    with ExitStack() as stack:
+        fake = Fake(stack, grpc_max_connections=40, grpc_handshake_timeout_ms=60_000.0)
+        kept = fake.client
+        kept.infer("double", inputs(X))
+        host, _, port = fake.address.partition(":")
+        for _ in range(120):
+            stack.enter_context(socket.create_connection((host, int(port)), 20)).sendall(said)
+        channel = [("grpc.use_local_subchannel_pool", 1)]
+        began = time.monotonic()
+        with InferenceServerClient(fake.address, channel_args=channel) as other:
+
+            def served() -> bool:
+                with contextlib.suppress(InferenceServerException):
+                    return bool(other.is_server_live())
+                return False
+
+            wait_until(served, 30)
+        assert time.monotonic() - began < 8, "far less than the handshake of a silent one may take"
+        kept.infer("double", inputs(X))
 
 
 def test_one_connection_s_requests_in_flight_are_bounded() -> None:
