@@ -94,8 +94,8 @@ FILE_LINES = 500
 FUNCTION_LINES = 50
 
 HOUSE = {
-    "lines of the product": 135_130,
-    "files of the product": 658,
+    "lines of the product": 135_300,
+    "files of the product": 659,
     "lines of the lab": 26_800,
     "files on the way of a request over ZeroMQ": 86,
     "files on the way of a request over HTTP": 86,
