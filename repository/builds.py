@@ -293,7 +293,7 @@ class Build:
         if self.stage is not Stage.QUEUED:
             return self.stage.value
         # In round numbers where many wait: each change is told to every gateway.
-        step = 10 ** max(0, len(str(self.ahead)) - 2)
+        step = int("1" + "0" * (len(str(self.ahead)) - 2))
         least = "at least " if self.ahead % step else ""
         others = "1 other" if self.ahead == 1 else f"{self.ahead // step * step:,} others"
         return f"{Stage.WAITING.value}, behind {least}{others}"

@@ -122,7 +122,7 @@ class Repository:
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._jobs: asyncio.Queue[Build] = asyncio.Queue()
         self._queued: list[Build] = []
-        """What is in that queue, in its order."""
+        """Content of that queue, in its order."""
         self._compiling: Build | None = None
         self._adopted = False
         self._state_due_ns = 0

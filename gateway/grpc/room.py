@@ -21,7 +21,7 @@ LOOK_S: Final = 0.25
 _FULL: Final = 0.75
 """Part of the bound from which on silent connections are closed."""
 SILENT_MS: Final = 300
-"""How long a connection may say nothing, or too little to be one of HTTP/2, where few are left."""
+"""Time for which a connection may say nothing, or too little to be one of HTTP/2, where few are left."""
 _LEAST_BYTES: Final = 33
 """Bytes of a client's preface and of its first frame: whoever has sent fewer has not begun to talk."""
 _TCP_INFO: Final = struct.Struct("=8B24I4Q")
