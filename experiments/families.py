@@ -199,7 +199,7 @@ def main(
     devices: Annotated[int, typer.Option(min=1, help="Devices.")] = 2,
     seed: Annotated[int, typer.Option(help="Seed of the requests.")] = 1,
     live: Annotated[bool, typer.Option("--live", help="Serve the crowd on emulated devices.")] = False,
-    slower: Annotated[float, typer.Option(min=1, help="What all takes longer by live.")] = 8.0,
+    slower: Annotated[float, typer.Option(min=1, help="Factor on all times if live.")] = 24.0,
     output: Annotated[Path, typer.Option(help="Folder of the report.")] = OUTPUT,
 ) -> None:
     """Print what a crowd gets of a family, of its best member alone, and what was possible."""
