@@ -291,7 +291,7 @@ class Build:
     def progress(self) -> str:
         """Return how far it is, in words; empty if it is ready."""
         if self.stage is not Stage.QUEUED:
-            return self.stage.value
+            return str(self.stage.value)
         # In round numbers where many wait: each change is told to every gateway.
         step = int("1" + "0" * (len(str(self.ahead)) - 2))
         least = "at least " if self.ahead % step else ""

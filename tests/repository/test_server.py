@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 from tests.cli.launcher.test_repository import Site, serves, wait_for
@@ -25,6 +26,10 @@ def test_what_is_removed_while_it_is_compiled_keeps_no_other_waiting(tmp_path: P
         assert not site.index().keys() & {"long"}
 
 
+def shows(site: Site, name: str) -> bool:
+    return name in site.index()
+
+
 def test_what_waits_to_be_compiled_says_so_and_behind_how_many(tmp_path: Path) -> None:
     site = Site(tmp_path)
     begins, goes = tmp_path / "begins", tmp_path / "goes"
@@ -38,7 +43,7 @@ def test_what_waits_to_be_compiled_says_so_and_behind_how_many(tmp_path: Path) -
         wait_for(begins.exists, "its compilation")
         for name in ("b", "c", "d"):
             put(site.path, name, 1, 3.0)
-            wait_for(lambda name=name: name in site.index(), f"the look at {name}")
+            wait_for(partial(shows, site, name), f"the look at {name}")
 
         def reasons() -> list[str]:
             return [site.index()[name].reason for name in ("a-long", "b", "c", "d")]

@@ -30,6 +30,7 @@ from mainspring.messages.operating import (
     UnloadFrom,
     UnpinModel,
 )
+from mainspring.messages.queries import Chosen
 from mainspring.messages.scaling import Provide
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
@@ -70,7 +71,7 @@ class Played:
         self.scheduler.validate()
 
     def take(self, now_ns: int, command: Command) -> None:
-        assert not isinstance(command, DropWorker | Provide), command
+        assert not isinstance(command, DropWorker | Provide | Chosen), command
         if isinstance(command, Note):
             return
         if isinstance(command, Reject):
