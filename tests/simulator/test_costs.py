@@ -82,7 +82,7 @@ def test_a_cost_that_can_not_be_is_refused() -> None:
     with pytest.raises(ValueError, match="handle_us has no kind 'request_arived'; did you mean 'request_arr"):
         ControllerCost(handle_us={"request_arived": 5.0})
     with pytest.raises(
-        ValueError, match="command_us has no kind 'xyzzy'; there are drop_worker, infer, load"
+        ValueError, match="command_us has no kind 'xyzzy'; there are chosen, drop_worker, infer, load"
     ):
         ControllerCost(command_us={"xyzzy": 5.0})
     with pytest.raises(ValueError, match="burst_messages is 0"):
@@ -95,4 +95,6 @@ def test_a_calibrated_table_names_what_its_load_did_not_have() -> None:
     cost = ControllerCost(handle_us=dict.fromkeys(EVENTS, 1.0), command_us=dict.fromkeys(COMMANDS, 1.0))
     assert "Free" not in cost_toml(cost)
     some = msgspec.structs.replace(cost, command_us={"infer": 1.0, "load": 1.0})
-    assert cost_toml(some).endswith("none: drop_worker, open, prepare, provide, reject, release, unload")
+    assert cost_toml(some).endswith(
+        "none: chosen, drop_worker, open, prepare, provide, reject, release, unload"
+    )
