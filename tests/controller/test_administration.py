@@ -148,7 +148,7 @@ def test_a_model_repository_has_a_model_loaded_without_a_request_for_it(stage: S
     gateway.send(AdminRequest(7, load="b"))
     gateway.send(AdminRequest(8, load="nobody"))
     stage.until(lambda: "b" in worker.resident)
-    stage.until(lambda: len(gateway.all(AdminReply)) >= 2)
+    stage.until(lambda: {7, 8} <= {each.token for each in gateway.all(AdminReply)})
     replies = {each.token: each for each in gateway.all(AdminReply)}
     assert replies[7].reason is None
     assert (replies[8].reason, replies[8].detail) == (Reason.UNKNOWN_MODEL, "there is no model 'nobody'")

@@ -92,7 +92,7 @@ def test_a_controller_that_starts_again_keeps_what_was_changed(stage: Stage, pat
     gateway, worker = stage.gateway("g1"), stage.worker("w1")
     stage.until(lambda: bool(worker.all(Load)))
     assert [each.model for each in worker.all(Load)] == ["b"], "the pinned one"
-    assert {each.model.name for each in worker.all(Prepare)} == {"b", "c"}
+    stage.until(lambda: {each.model.name for each in worker.all(Prepare)} == {"b", "c"})
     assert {each.model.name for each in gateway.all(ModelUp)} == {"b", "c"}
     assert [(each.model, each.slo_ns) for each in gateway.all(DefaultSlo)] == [("b", 7)]
     back = stage.worker("w0")
