@@ -80,7 +80,7 @@ def test_a_file_that_cannot_be_written_is_named_once(path: Path, caplog: pytest.
 def test_a_controller_that_starts_again_keeps_what_was_changed(stage: Stage, path: Path) -> None:
     models = (spec("a"), spec("b"))
     first = stage.start(models, state_file=str(path))
-    gateway, _ = stage.cluster("a", "b")
+    gateway, gone = stage.cluster("a", "b")
     operator = Operator(stage)
     assert stage.admin(gateway, remove="a").reason is None
     assert stage.admin(gateway, add=spec("c", "h2")).reason is None
@@ -88,6 +88,8 @@ def test_a_controller_that_starts_again_keeps_what_was_changed(stage: Stage, pat
         assert operator.ask(command).done
     operator.stream.close()
     stage.stop()
+    # It would connect again by itself, and a second one of its name would not be let in.
+    gone.close()
     second = stage.start(models, state_file=str(path), address=first.address)
     gateway, worker = stage.gateway("g1"), stage.worker("w1")
     stage.until(lambda: bool(worker.all(Load)))
