@@ -81,6 +81,7 @@ TIER_OF = {
     "experiments/test_bench_lengths": "unit",
     "experiments/test_bench_stock": "unit",
     "experiments/test_event_path": "unit",
+    "experiments/test_graph_ablation": "unit",
     "experiments/gpu_check/test_bundle": "codegen",
     "experiments/gpu_check/test_rehearsal": "codegen",
     "experiments/mixed": "unit",
