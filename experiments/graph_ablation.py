@@ -1,4 +1,4 @@
-"""What each part of the scheduling of graphs is worth: goodput without it, of five graphs at three loads.
+"""Worth of each part of the scheduling of graphs: goodput without it, of five graphs at three loads.
 
 Simulated: 12 copies of a graph with models of their own, of which memory holds about a half, so that looking
 ahead has something to load. A part is taken out by a method of `scheduler.queries` that does less, which is
@@ -33,7 +33,7 @@ from mainspring.simulator.spec_file import parse_spec
 COPIES = 12
 WEIGHTS_MB, LOAD_MS = 64.0, 5.0
 PAGES = 24
-"""Of each device: of 36 models of 4 pages each, three devices hold half."""
+"""Pages of each device. Of 36 models of 4 pages each, three devices hold half."""
 PAYS = 1.0
 """Points of goodput from which on a part is worth its lines, in some cell."""
 
@@ -71,7 +71,7 @@ WITHOUT: dict[str, tuple[type, str, Callable[..., Any]] | None] = {
     "looking ahead": (Queries, "_comes", not_ahead),
     "early end": (SchedulerState, "reject", piece_alone),
 }
-"""What each part is replaced by."""
+"""The parts, each with what takes its place."""
 
 
 @contextlib.contextmanager
