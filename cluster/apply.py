@@ -234,6 +234,10 @@ def _query_arrived(cluster: Cluster, now_ns: int, event: QueryArrived) -> Change
         return NOTHING
     due_ns = None if event.deadline_ns is None else event.deadline_ns - cluster.response_margin_ns
     cluster.queries[event.query_id] = Query(event, now_ns, due_ns)
+    if ("graph", event.graph) in cluster.operations:
+        shares = {step.name: step.share for step in event.steps if step.share != 1.0}
+        if shares:
+            cluster.graph_shares[event.graph] = shares
     change = Change()
     change.taken = True
     return change

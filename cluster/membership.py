@@ -24,6 +24,7 @@ from mainspring.messages.operating import (
     PinModel,
     ResumeWorker,
     ScaleWorkers,
+    SetGraph,
     UnpinModel,
     subject,
 )
@@ -326,6 +327,8 @@ def operator_asked(cluster: Cluster, now_ns: int, event: OperatorAsked) -> Chang
     change = Change()
     change.taken = True
     match command:
+        case SetGraph(name=name):
+            cluster.graph_shares.pop(name, None)
         case DrainWorker(worker=name):
             if name not in cluster.drained:
                 change.worker = cluster.workers[name]

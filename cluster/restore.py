@@ -354,6 +354,7 @@ def _operators(cluster: Cluster, state: OperatorState) -> None:
         about = subject(event.command)
         if about is not None:
             cluster.operations[about] = at_ns, event
+    cluster.graph_shares = {graph: dict(each) for graph, each in state.shares.items()}
     for worker in cluster.workers.values():
         if worker.draining != cluster.is_drained(worker.name):
             set_draining(cluster, worker.name)

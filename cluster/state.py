@@ -51,6 +51,8 @@ class Cluster:
 
     stepped: list[Query] | None = None
     """The scheduler's note: queries of several steps of which a piece has ended; readers keep none."""
+    graph_shares: dict[str, dict[str, float]]
+    """The share of rows of each step, by graph and step, as gateways have learnt it; none where it is 1."""
     queries: dict[int, Query]
     """Every query that was neither answered nor rejected, by id."""
 
@@ -84,7 +86,7 @@ class Cluster:
         """Every request that was neither answered nor rejected."""
         self.running: dict[int, list[Request]] = {}
         """The requests of each outstanding INFER, by action."""
-        self.queries, self.queued = {}, 0
+        self.queries, self.graph_shares, self.queued = {}, {}, 0
         """The number of requests in any queue."""
         self.arrival, self.ended = Change(), Change()
         """The changes by the last arrival and result, used again: new ones would cost 2 % of a request."""

@@ -237,8 +237,9 @@ class ModelRegistry:
             self._outbox.send(gateway, Served(served))
         for name, slo_ns in self._scheduler.core.default_slos_ns().items():
             self._outbox.send(gateway, DefaultSlo(name, slo_ns))
-        for name, graph in self._scheduler.cluster.graphs().items():
-            self._outbox.send(gateway, Graph(name, graph))
+        cluster = self._scheduler.cluster
+        for name, graph in cluster.graphs().items():
+            self._outbox.send(gateway, Graph(name, graph, cluster.graph_shares.get(name, {})))
         for name in self._draining.joined(gateway.number):
             moves = name in self._draining.moving
             self._outbox.send(gateway, ModelDown(name, drain=True, moves=moves))

@@ -319,7 +319,7 @@ class GatewayDriver:
         self.readiness.note(message.model.name)
 
     def _set_graph(self, shard: Shard, message: peers.Graph) -> None:
-        self.told.set_graph(shard.number, message.name, message.graph)
+        self.told.set_graph(shard.number, message.name, message.graph, message.shares)
         self.readiness.note(message.name)
 
     def _model_down(self, now_ns: int, shard: Shard, message: peers.ModelDown) -> None:

@@ -265,6 +265,9 @@ class Graph(msgspec.Struct, frozen=True, tag="graph"):
     name: str
     graph: GraphSpec | None = None
     """None: they may not any more."""
+    shares: dict[str, float] = {}
+    """Rows of each step for each row of a request, in the mean of earlier queries, by the step's name; none
+    where it is 1."""
 
 
 class Dispatch(msgspec.Struct, frozen=True, tag="dispatch"):

@@ -246,6 +246,8 @@ class OperatorState(msgspec.Struct, frozen=True, tag="operator_state"):
     """Models that are kept resident."""
     operations: tuple[tuple[int, OperatorAsked], ...]
     """The last about each subject, the newest last, each with its instant."""
+    shares: dict[str, dict[str, float]] = {}
+    """The share of rows of each step, by graph and step, as gateways have learnt it."""
 
 
 class ModelState(msgspec.Struct, frozen=True, tag="model_state", omit_defaults=True):

@@ -24,7 +24,7 @@ from mainspring.gateway.core.validation import (
     shorten,
     signature_of,
 )
-from mainspring.gateway.graphs.served import Graphs
+from mainspring.gateway.graphs.served import NO_SHARES, Graphs
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.graphs import GraphSpec
@@ -235,9 +235,9 @@ class Catalog:
         self._combine(model.name)
         self.graphs.models_changed()
 
-    def set_graph(self, name: str, graph: GraphSpec | None) -> None:
-        """Take requests for a graph of models from now on; None: no more."""
-        self.graphs.put(name, graph)
+    def set_graph(self, name: str, graph: GraphSpec | None, shares: Mapping[str, float] = NO_SHARES) -> None:
+        """Take requests for a graph of models from now on; None: no more. ``shares`` as of `peers.Graph`."""
+        self.graphs.put(name, graph, shares)
         self._old_graphs.pop(name, None)
 
     def set_default_slo(self, name: str, slo_ns: int | None) -> None:

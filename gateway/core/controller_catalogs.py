@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from mainspring.gateway.core.catalog import Catalog
+from mainspring.gateway.graphs.served import NO_SHARES
 from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.metrics import ClusterMetrics, HistogramCounts, ModelActions
 from mainspring.messages.model import ModelSpec
@@ -88,11 +89,13 @@ class Told:
         if self._several:
             self.catalog.serve(model)
 
-    def set_graph(self, shard: int, name: str, graph: GraphSpec | None) -> None:
-        """Take requests for a graph of models from now on; None: no more."""
-        self.parts[shard].set_graph(name, graph)
+    def set_graph(
+        self, shard: int, name: str, graph: GraphSpec | None, shares: Mapping[str, float] = NO_SHARES
+    ) -> None:
+        """Take requests for a graph of models from now on; None: no more. ``shares`` as of `peers.Graph`."""
+        self.parts[shard].set_graph(name, graph, shares)
         if self._several:
-            self.catalog.set_graph(name, graph)
+            self.catalog.set_graph(name, graph, shares)
 
     def set_default_slo(self, shard: int, name: str, slo_ns: int | None) -> None:
         """Give requests for a model that bring no SLO this one; None for the configured one."""

@@ -19,6 +19,7 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.graphs import GraphSpec, graph_fault
 from mainspring.messages.model import ModelSpec, OpenDim, Symbol, TensorSpec, Term
 
+NO_SHARES: Mapping[str, float] = MappingProxyType({})
 Resolve = Callable[[str, int | None], Signature]
 """As `validation.Resolve`, of models alone."""
 
@@ -63,17 +64,24 @@ class Graphs:
         """The signature of each that was asked for since models changed, or why it has none."""
         self._expected: dict[str, Expected] = {}
         """What was learnt of each, whose shares outlive a change of models."""
+        self._told: dict[str, Mapping[str, float]] = {}
+        """What others had learnt of each before, by step."""
 
-    def put(self, name: str, spec: GraphSpec | None) -> None:
-        """Take requests for a graph from now on; None: no more."""
-        self.specs.pop(name, None)
+    def put(self, name: str, spec: GraphSpec | None, shares: Mapping[str, float] = NO_SHARES) -> None:
+        """Take requests for a graph from now on; None: no more.
+
+        ``shares``: what others have learnt of it (`peers.Graph`), unless this gateway has, too.
+        """
+        same = self.specs.pop(name, None) == spec
+        self._told.pop(name, None)
         if spec is not None:
-            self.specs[name] = spec
+            self.specs[name], self._told[name] = spec, shares
         # Others may have steps of a family.
         self._known.clear()
         for each in (name, f"{name}{TOKENS}"):
             self.shards.pop(each, None)
-            self._expected.pop(each, None)
+            if not same:
+                self._expected.pop(each, None)
 
     def models_changed(self) -> None:
         """Look again at what each graph is."""
@@ -149,6 +157,10 @@ class Graphs:
         expected = Expected(models)
         if spec.name in self._expected and self.specs.get(spec.name) is given:
             expected.shares = self._expected[spec.name].shares
+        else:
+            told = self._told.get(spec.name.removesuffix(TOKENS), NO_SHARES)
+            steps = [step.spec.name for step in graph.steps]
+            expected.shares = {steps.index(step): share for step, share in told.items() if step in steps}
         form = text_form(graph) if spec.serves else None
         most_rows = self._most_rows_of.get(spec.name.removesuffix(TOKENS), self._most_rows)
         served = ServedGraph(graph, models, expected, members, form)

@@ -29,6 +29,7 @@ def described(cluster: Cluster) -> dict[str, Any]:
             for query in cluster.queries.values()
         },
         "queued": cluster.queued,
+        "shares": cluster.graph_shares,
         "drained": list(cluster.drained),
         "pinned": list(cluster.pinned),
         "operations": list(cluster.operations.items()),

@@ -30,13 +30,16 @@ from mainspring.messages.events import (
     Event,
     ModelAdded,
     ModelRemoved,
+    OperatorAsked,
     QueryArrived,
     RequestArrived,
     RequestCancelled,
     WorkerJoined,
     WorkerLeft,
 )
+from mainspring.messages.graphs import GraphSpec, StepSpec
 from mainspring.messages.ids import request_id
+from mainspring.messages.operating import SetGraph
 from mainspring.messages.queries import QueryStep
 from mainspring.messages.snapshot import ModelState, Told
 from mainspring.simulator.scenario import (
@@ -53,6 +56,12 @@ from tests.cluster.test_apply import OPEN_NS, disturb, reader
 from tests.fuzz import seeded, seeds
 from tests.scheduler.hand import spec
 
+GRAPH = GraphSpec(
+    name="g",
+    inputs=("x",),
+    steps=(StepSpec(name="first", model="m0", inputs={"x": "x"}),),
+    outputs={"y": "first.y"},
+)
 _ENTRIES = msgspec.msgpack.Decoder(list[Told])
 
 
@@ -235,9 +244,10 @@ def test_a_log_without_its_beginning_tells_what_is_outstanding(seed: int) -> Non
 def test_every_entry_of_a_snapshot_is_carried() -> None:
     simulation = random_scenario(3, "mainspring")
     disturb(simulation, 3)
+    simulation.feed(680 * MILLISECOND, OperatorAsked("a client", SetGraph("g", GRAPH)))
     for number in range(8):
-        steps = (QueryStep(f"m{number}", 3),)
-        simulation.feed(690 * MILLISECOND, QueryArrived(request_id(9, 1 + number), None, steps))
+        steps = (QueryStep(f"m{number}", 3, name="first", share=0.25),)
+        simulation.feed(690 * MILLISECOND, QueryArrived(request_id(9, 1 + number), None, steps, graph="g"))
     simulation.run(700 * MILLISECOND)
     source = simulation.scheduler._state.cluster
     entries = [entry for part in snapshot(source) for entry in part]
@@ -246,6 +256,7 @@ def test_every_entry_of_a_snapshot_is_carried() -> None:
     late.go_on(0, 1_000_000)
     assert late.whole
     assert described(late.cluster) == described(source)
+    assert late.cluster.graph_shares == {"g": {"first": 0.25}}
 
 
 @seeded(5, also=[302, 780_001])  # A PREPARE of the second ends when nothing is known of its model.

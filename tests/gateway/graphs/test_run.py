@@ -314,6 +314,20 @@ def test_shares_outlive_a_change_of_models() -> None:
     assert cluster.query.steps[1].share == 1.0, "it is another graph"
 
 
+def test_a_gateway_begins_with_the_shares_that_others_have_learnt() -> None:
+    cluster, other = chain("first.y > 5"), chain("first.y > 5")
+    spec = cluster.catalog.graphs.specs["g"]
+    other.submit("g", image=np.array([1.0]))
+    other.run(min(other.waiting))
+    for each in (cluster, other):
+        each.catalog.set_graph("g", spec, {"some": 0.25, "a step that there was": 0.5})
+        each.submit("g", image=np.array([1.0] * 2))
+    assert cluster.query is not None
+    assert other.query is not None
+    assert [step.share for step in cluster.query.steps] == [1.0, 0.25, 1.0]
+    assert other.query.steps[1].share == 0.0, "it has learnt it itself"
+
+
 def test_answers_are_kept_until_a_model_or_the_graph_is_another() -> None:
     cluster = chain("")
     cluster.cache.switch("g", True)
