@@ -90,7 +90,7 @@ def carry_out(python: Path, archive: Path, folder: Path, *options: str) -> subpr
     return done
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1_800)
 def test_an_archive_is_rehearsed_by_a_python_without_packages(archive: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=False)
     python = tmp_path / "venv/bin/python"
@@ -109,7 +109,7 @@ def test_an_archive_is_rehearsed_by_a_python_without_packages(archive: Path, tmp
     assert "gpu-check can't run" in without.stdout
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1_800)
 def test_the_monitor_of_gpus_is_carried_if_it_can_be_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
