@@ -32,7 +32,7 @@ from mainspring.transport.keys import ServerKeys
 from mainspring.transport.origins import KnownNames
 from mainspring.transport.tokens import Gate
 
-EXPOSED: Final = b"inference-header-content-length, server-timing, www-authenticate"
+EXPOSED: Final = b"inference-header-content-length, retry-after, server-timing, www-authenticate"
 """Headers of replies that a page may read beside those that it always may."""
 _KEPT_S: Final = 600
 """Seconds that a browser may remember what a preflight said."""
@@ -94,6 +94,9 @@ def _preflight(methods: bytes, exchange: Exchange) -> None:
         more += b"access-control-allow-private-network: true\r\n"
     exchange.reply(200, (), b"text/plain", more)
 
+
+_NOWHERE: Final = preflight((b"GET", b"POST"))
+"""Lets a page ask for what is not there, so that it can read that."""
 
 SLOTS: Final = 50
 """Into which a period is divided."""
@@ -326,12 +329,12 @@ class HttpServer:
     def route(self, exchange: Exchange) -> bool:
         """Set the handler of a request whose head is there; return whether its body is wanted."""
         match = self._routes.find(exchange.target)
+        if self._cors is not None and (match is None or not (match.route.administers or match.route.guarded)):
+            exchange.extra = self._cors.headers(exchange.headers)
         if match is None:
-            exchange.handler = _nothing_here
+            exchange.handler = _NOWHERE if is_preflight(exchange) and exchange.extra else _nothing_here
             return False
         route, exchange.arguments, model = match
-        if self._cors is not None and not route.administers and not route.guarded:
-            exchange.extra = self._cors.headers(exchange.headers)
         if self._cors is not None and is_preflight(exchange):
             exchange.handler = preflight(route.handlers)
             return False

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 
@@ -68,6 +70,40 @@ def test_errors_can_be_read_too(opened: Served) -> None:
             (INFER, bytes(200_000), 413),
         ):
             reply = peer.ask("POST", path, body, origin=PAGE)
+            assert (reply.status, readable(reply)) == (status, True)
+            assert "retry-after" in reply.headers["access-control-expose-headers"].split(", ")
+
+
+def test_a_path_that_is_not_there_can_be_read_as_well(opened: Served) -> None:
+    with Peer(opened.host) as peer:
+        for path in ("/nothing", f"{INFER}s", "/v2/models"):
+            reply = preflight(peer, path, PAGE, access_control_request_headers="authorization")
+            assert (reply.status, reply.headers["access-control-allow-methods"]) == (200, "get, post")
+            reply = peer.ask("POST", path, b"{}", origin=PAGE)
+            assert (reply.status, readable(reply)) == (404, True)
+            assert (preflight(peer, path, OTHER).status, readable(preflight(peer, path, OTHER))) == (
+                404,
+                False,
+            )
+            assert not readable(peer.ask("POST", path, b"{}", origin=OTHER))
+
+
+def test_a_page_can_read_why_its_token_was_not_taken(fake: Fake, tmp_path: Path) -> None:
+    file = tmp_path / "tokens.toml"
+    digest = hashlib.sha256(b"page").hexdigest()
+    file.write_text(
+        f'[[token]]\nname = "page"\nsha256 = "{digest}"\nmodels = ["double"]\nrate = 1\nburst = 1\n'
+    )
+    with fake(http_cors_origins=(PAGE,), token_file=str(file)) as served, Peer(served.host) as peer:
+        assert preflight(peer, INFER, PAGE, access_control_request_headers="authorization").status == 200
+        for path, shown, status in (
+            (INFER, "", 401),
+            (INFER, "Bearer nobody", 401),
+            ("/v2/models/mute/infer", "Bearer page", 403),
+            (INFER, "Bearer page", 200),
+            (INFER, "Bearer page", 429),
+        ):
+            reply = peer.ask("POST", path, infer_body(), origin=PAGE, authorization=shown)
             assert (reply.status, readable(reply)) == (status, True)
 
 
