@@ -186,6 +186,8 @@ def adopt(cluster: Cluster, now_ns: int, worker: Worker, resident: Resident) -> 
 def worker_joined(cluster: Cluster, now_ns: int, event: WorkerJoined) -> Change:
     """Take a worker in with what its memory holds; what it says of that must not be `misplaced`."""
     worker = join(cluster, event)
+    if event.again:
+        _not_ended(cluster, event.worker)
     change = Change(worker)
     for resident in event.resident:
         adopt(cluster, now_ns, worker, resident)
@@ -267,10 +269,20 @@ def _ended_by(cluster: Cluster, now_ns: int, model: Model, action: Infer | Open 
         return False
     kind = kind_of(action)
     losses.by_action[kind] = losses.by_action.get(kind, 0) + 1
-    losses.last_ns = now_ns
+    losses.last_ns, losses.worker, losses.action = now_ns, action.worker, kind
     if cluster.serves(model):
         cluster.overdue[model.name] = model
     return _is_fatal(model)
+
+
+def _not_ended(cluster: Cluster, name: str) -> None:
+    """Take back the last loss of a worker that was merely silent: what it was at has not ended it."""
+    for model in cluster.overdue.values():
+        losses = model.losses
+        if losses is not None and losses.worker == name:
+            losses.worker = ""
+            if losses.by_action.get(losses.action):
+                losses.by_action[losses.action] -= 1
 
 
 def lose(cluster: Cluster, name: str) -> Worker | None:

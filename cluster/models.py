@@ -57,13 +57,17 @@ class RequestCounts:
 class Losses:
     """Workers in a row that were lost at actions of a model, with none between that ended well."""
 
-    __slots__ = ("by_action", "last_ns")
+    __slots__ = ("action", "by_action", "last_ns", "worker")
 
-    def __init__(self, by_action: dict[str, int], last_ns: int) -> None:
+    def __init__(self, by_action: dict[str, int], last_ns: int, worker: str = "", action: str = "") -> None:
         self.by_action = by_action
         """Their number by the kind of action."""
         self.last_ns = last_ns
         """Time of the last loss that was counted."""
+        self.worker = worker
+        """The worker that it was; empty once that has come back without having ended."""
+        self.action = action
+        """The kind of action that it was at."""
 
 
 class Model:

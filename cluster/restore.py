@@ -109,7 +109,9 @@ def _failures(cluster: Cluster, model: Model, entry: ModelServed | ModelState) -
     """Know how often in a row a model's INFERs took far too long, and workers were lost at it."""
     model.overdue = dict(entry.overdue) or None
     losses = entry.losses
-    model.losses = None if losses is None else Losses(dict(losses.by_action), losses.last_ns)
+    model.losses = None
+    if losses is not None:
+        model.losses = Losses(dict(losses.by_action), losses.last_ns, losses.worker, losses.action)
     if model.overdue or losses is not None:
         cluster.overdue[model.name] = model
     else:

@@ -134,7 +134,11 @@ def _model(cluster: Cluster, model: Model) -> ModelState:
 
 def _losses(model: Model) -> Losses | None:
     losses = model.losses
-    return None if losses is None else Losses(dict(losses.by_action), losses.last_ns)
+    return (
+        None
+        if losses is None
+        else Losses(dict(losses.by_action), losses.last_ns, losses.worker, losses.action)
+    )
 
 
 def _as_joined(cluster: Cluster, names: tuple[str, ...]) -> bool:

@@ -208,7 +208,7 @@ class PeerLifecycle:
                 now_ns,
                 WorkerJoined(
                     *(hello.worker, hello.device_kind, hello.pages, hello.prepared, hello.resident),
-                    hello.targets,
+                    *(hello.targets, hello.again),
                 ),
             )
             self._absences.here(now_ns, session)

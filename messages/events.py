@@ -121,6 +121,8 @@ class WorkerJoined(msgspec.Struct, frozen=True, tag="worker_joined"):
     resident: tuple[Resident, ...] = ()
     targets: tuple[str, ...] = ()
     """Same as `peers.WorkerHello.targets`."""
+    again: bool = False
+    """Same as `peers.WorkerHello.again`."""
 
 
 class WorkerLeft(msgspec.Struct, frozen=True, tag="worker_left"):

@@ -52,6 +52,8 @@ class WorkerHello(msgspec.Struct, frozen=True, tag="worker_hello"):
     """`MOVED` or `AGAIN` (`sharding`) if another controller sent it here; empty if none did."""
     targets: tuple[str, ...] = ()
     """Targets of the artifacts that it runs, the best first (`messages.targets`); empty: any."""
+    again: bool = False
+    """True if this process has been welcomed before: it has not ended since."""
 
 
 class GatewayHello(msgspec.Struct, frozen=True, tag="gateway_hello"):

@@ -46,6 +46,10 @@ class Losses(msgspec.Struct, frozen=True):
     """Their number by the kind of action."""
     last_ns: int
     """Time of the last loss that was counted."""
+    worker: str = ""
+    """The worker that it was."""
+    action: str = ""
+    """The kind of action that it was at."""
 
 
 class ModelServed(msgspec.Struct, frozen=True, tag="model_served", omit_defaults=True):

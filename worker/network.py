@@ -123,6 +123,8 @@ class Network:
         self._session = self._new_session(now_ns)
         self._next_tick_ns = now_ns
         self._acted_ns = now_ns
+        self._welcomed = False
+        """True once a controller has taken this worker in."""
         self._collected = False
         self._connections_ended = 0
         """Number of gateways' connections that have ended, at either end, and were counted in `dropped`."""
@@ -209,6 +211,7 @@ class Network:
                 detail = f"the controller speaks protocol {protocol}, this worker {PROTOCOL_VERSION}"
                 self._drop("controller: other protocol", f"{detail}; install the same release on both")
             case Welcome():
+                self._welcomed = True
                 if self._session.welcome(now_ns):
                     LOG.info("welcomed by the controller")
                 else:
@@ -333,6 +336,7 @@ class Network:
             tuple(self._notes),
             self._sent,
             self._targets,
+            self._welcomed,
         )
         self._to_controller(encode(hello))
         self._session.hello_sent(now_ns)

@@ -57,7 +57,11 @@ def _model(cluster: Cluster, model: Model) -> dict[str, Any]:
         "usable": list(model.usable),
         "counts": [getattr(model.counts, name) for name in COUNTS],
         "overdue": model.overdue or {},
-        "losses": model.losses and (model.losses.by_action, model.losses.last_ns),
+        "losses": model.losses
+        and (
+            *(model.losses.by_action, model.losses.last_ns),
+            *(model.losses.worker, model.losses.action),
+        ),
         "infer": {kind: list(times.ns) for kind, times in model.infer_times.items()},
         "inputs": {kind: list(times.transfer_ns) for kind, times in model.infer_times.items()},
         "load": {kind: time.ns for kind, time in model.load_times.items()},

@@ -233,6 +233,18 @@ def test_a_model_whose_load_workers_die_of_is_given_up_everywhere() -> None:
     assert loads == FATAL_ATTEMPTS
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_worker_that_was_merely_silent_does_not_count(again: bool) -> None:
+    crashing = Crashing(0)
+    sent = 0
+    for _ in range(3 * FATAL_ATTEMPTS):
+        crashing.now_ms += FATAL_APART_NS / MS
+        commands = crashing.feed(WorkerJoined("w0", "gpu", 8, again=again))
+        sent += any(isinstance(each, Prepare) and each.model.name == "m" for each in commands)
+        crashing.feed(WorkerLeft("w0", "silent for 1001 ms"))
+    assert sent == (3 * FATAL_ATTEMPTS if again else FATAL_ATTEMPTS)
+
+
 def test_workers_that_are_lost_together_count_once() -> None:
     crashing = Crashing(3 * FATAL_ATTEMPTS)
     running: dict[str, Infer] = {}
