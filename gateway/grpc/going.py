@@ -53,16 +53,23 @@ async def tell_to_go(port: int, patience_s: float) -> int:
     return told
 
 
-def connections(port: int) -> Iterator[socket.socket]:
-    """Yield a duplicate of each of this process's sockets that is a client's connection to a port."""
-    for name in os.listdir("/proc/self/fd"):
+def connections(port: int, *, listening: bool = False) -> Iterator[socket.socket]:
+    """Yield a duplicate of each of this process's sockets that is a client's connection to a port.
+
+    With ``listening``: of each that listens at it.
+    """
+    made: set[int] = set()
+    for number in map(int, os.listdir("/proc/self/fd")):
         with contextlib.suppress(OSError):
-            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+            # A duplicate may have a number that was listed, such as that of the listing itself.
+            if number in made or not os.readlink(f"/proc/self/fd/{number}").startswith("socket:"):
                 continue
-            found = socket.socket(fileno=os.dup(int(name)))
+            found = socket.socket(fileno=os.dup(number))
+            made.add(found.fileno())
             try:
                 mine = found.family in (socket.AF_INET, socket.AF_INET6) and found.getsockname()[1] == port
-                if mine and found.getpeername():
+                listens = mine and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+                if mine and (listens if listening else found.getpeername()):
                     yield found
                     continue
             except OSError:

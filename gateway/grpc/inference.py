@@ -18,6 +18,7 @@ from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.grpc.access import Caller, Lock
 from mainspring.gateway.grpc.answers import streamed, streamed_error, streamed_refusal, unary
 from mainspring.gateway.grpc.peers import Call, Peers
+from mainspring.gateway.grpc.room import Room
 from mainspring.gateway.grpc.shared_memory import SharedMemory
 from mainspring.gateway.grpc.status import INTERNAL, Context, Ended, Refused, answered
 from mainspring.gateway.grpc.taking import Taken, Taking
@@ -36,11 +37,12 @@ ENDS_WITH_ERROR = "triton_grpc_error"
 class Inference:
     """The two calls, for one server."""
 
-    def __init__(self, services: Services, config: GatewayConfig, shared: SharedMemory) -> None:
+    def __init__(self, services: Services, config: GatewayConfig, shared: SharedMemory, room: Room) -> None:
         self._services = services
         self._taking = Taking(services, config, shared)
         self._slices = TimeSlices()
-        self._peers = Peers(services.connection, services.answers, config.max_answer_bytes_per_connection)
+        most = config.max_answer_bytes_per_connection
+        self._peers = Peers(services.connection, services.answers, most, room.asks)
         self._backlog_bytes = config.grpc_backlog_bytes
         self._lock = Lock(config)
 

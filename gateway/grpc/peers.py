@@ -25,14 +25,21 @@ class _Peer:
 class Peers:
     """Connections by gRPC's name of the client, which holds its address and port."""
 
-    def __init__(self, new: Callable[[], Connection], answers: Budget, per_connection_bytes: int) -> None:
-        """``new`` returns a connection that no other client has.
+    def __init__(
+        self,
+        new: Callable[[], Connection],
+        answers: Budget,
+        per_connection_bytes: int,
+        asks: Callable[[str], None],
+    ) -> None:
+        """``new`` returns a connection that no other client has; ``asks`` is told who had no call in flight.
 
         ``answers``: what all answers may hold; those of one connection may hold ``per_connection_bytes``.
         """
         self._new = new
         self._answers = answers
         self._per_connection_bytes = per_connection_bytes
+        self._asks = asks
         self._peers: dict[str, _Peer] = {}
 
     def __len__(self) -> int:
@@ -44,6 +51,7 @@ class Peers:
         peer = self._peers.get(name)
         if peer is None:
             peer = self._peers[name] = _Peer(self._new(), Budget(self._per_connection_bytes))
+            self._asks(name)
         peer.calls += 1
         return Call(self, name, peer)
 

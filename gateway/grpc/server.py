@@ -6,7 +6,7 @@ import asyncio
 import functools
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 from grpc import aio
@@ -21,7 +21,7 @@ from mainspring.gateway.grpc.going import keep_telling
 from mainspring.gateway.grpc.health import Health
 from mainspring.gateway.grpc.inference import Inference
 from mainspring.gateway.grpc.messages import HEALTH, INFERENCE, REFLECTION, Message, Method, decode, methods
-from mainspring.gateway.grpc.room import keep_room
+from mainspring.gateway.grpc.room import Room, defer
 from mainspring.gateway.grpc.shared_memory import SharedMemory
 from mainspring.gateway.grpc.status import Context, answered
 from mainspring.gateway.services import Services
@@ -39,14 +39,13 @@ _MOST_ASKED_BYTES = 64 << 10
 class GrpcServer:
     """The server that `serve_grpc` returns."""
 
-    def __init__(self, server: aio.Server, health: Health, address: str, bound: int) -> None:
-        """``bound``: most connections."""
+    def __init__(self, server: aio.Server, health: Health, address: str, room: Room) -> None:
         self._server = server
         self._health = health
         self.address = address
         """Address with the real port."""
         self._port = int(address.rpartition(":")[2])
-        self._tasks = [asyncio.get_running_loop().create_task(keep_room(self._port, bound))]
+        self._tasks = [asyncio.get_running_loop().create_task(room.keep(self._port))]
 
     def leave(self) -> None:
         """Tell clients to go, those that are connected and those that come yet; they are served as before."""
@@ -71,14 +70,15 @@ async def serve_grpc(services: Services, config: GatewayConfig) -> GrpcServer:
     shared = SharedMemory(services)
     control = Control(services, shared)
     health = Health(services.driver)
-    lock = Lock(config)
+    room = Room(share(config, config.grpc_max_connections))
+    door = _Door(Lock(config), room)
     keys = None
     if config.grpc_address.startswith(SCHEMES[True]):
         keys = ServerKeys(config.tls, clients=config.client_certificates)
     handlers = (
-        _inference(Inference(services, config, shared), control, lock),
-        _health(health, lock),
-        *_reflection(),
+        _inference(Inference(services, config, shared, room), control, door),
+        _health(health, door),
+        *_reflection(room),
     )
     server.add_generic_rpc_handlers(
         handlers if keys is None else tuple(Unrevoked(each, keys) for each in handlers)
@@ -95,10 +95,25 @@ async def serve_grpc(services: Services, config: GatewayConfig) -> GrpcServer:
             f"the gateway can't serve gRPC at {config.grpc_address}: is another server running there? Choose "
             "another address, or port 0 for a free one"
         )
+    defer(port, config.grpc_handshake_timeout_ms)
     shared.listens(target.rpartition(":")[0], port)
     await server.start()
     address = f"{SCHEMES[keys is not None]}{target.rpartition(':')[0]}:{port}"
-    return GrpcServer(server, health, address, share(config, config.grpc_max_connections))
+    return GrpcServer(server, health, address, room)
+
+
+class _Door(NamedTuple):
+    """The entry of calls that carry no tensors."""
+
+    lock: Lock
+    room: Room
+
+    def enter(self, name: str, context: Context) -> Caller:
+        """Return who calls this; raise as `Lock.check`."""
+        caller = Caller(context)
+        self.room.asks(caller.peer)
+        self.lock.check(name, caller)
+        return caller
 
 
 def _target(address: str) -> str:
@@ -143,7 +158,7 @@ def _age(config: GatewayConfig) -> list[tuple[str, int]]:
     ]
 
 
-def _inference(inference: Inference, control: Control, lock: Lock) -> Any:
+def _inference(inference: Inference, control: Control, door: _Door) -> Any:
     """Return the handler of the service; tensors are taken off the bytes of a message, and put there."""
     handlers = {
         "ModelInfer": grpc.stream_unary_rpc_method_handler(inference.infer),
@@ -151,21 +166,23 @@ def _inference(inference: Inference, control: Control, lock: Lock) -> Any:
     }
     known = methods(INFERENCE)
     for name, behaviour in control.behaviours.items():
-        handlers[name] = _unary(known[name], behaviour, lock)
+        handlers[name] = _unary(known[name], behaviour, door)
     return grpc.method_handlers_generic_handler(INFERENCE, handlers)
 
 
-def _health(health: Health, lock: Lock) -> Any:
+def _health(health: Health, door: _Door) -> Any:
     check, watch = methods(HEALTH)["Check"], methods(HEALTH)["Watch"]
-    handlers = {"Check": _unary(check, health.check, lock), "Watch": _watching(watch, health.watch, lock)}
+    handlers = {"Check": _unary(check, health.check, door), "Watch": _watching(watch, health.watch, door)}
     return grpc.method_handlers_generic_handler(HEALTH, handlers)
 
 
-def _reflection() -> list[Any]:
+def _reflection(room: Room) -> list[Any]:
     """Return the handlers of the service, one for each name that clients call it by."""
     method = methods(REFLECTION)["ServerReflectionInfo"]
 
     async def call(incoming: AsyncIterator[bytes], context: Context) -> None:
+        room.asks(context.peer())
+
         async def answer() -> None:
             async for data in incoming:
                 await context.write(reflection.answer(_asked(method, data)).SerializeToString())
@@ -176,14 +193,13 @@ def _reflection() -> list[Any]:
     return [grpc.method_handlers_generic_handler(name, handlers) for name in reflection.NAMES]
 
 
-def _unary(method: Method, behaviour: Behaviour, lock: Lock) -> Any:
+def _unary(method: Method, behaviour: Behaviour, door: _Door) -> Any:
     async def call(data: bytes, context: Context) -> bytes:
         async def answer() -> bytes:
-            caller = Caller(context)
-            lock.check(method.name, caller)
+            caller = door.enter(method.name, context)
             return bytes((await behaviour(_asked(method, data), caller)).SerializeToString())
 
-        return await answered(context, answer(), triton=lock.triton)
+        return await answered(context, answer(), triton=door.lock.triton)
 
     return grpc.unary_unary_rpc_method_handler(call)
 
@@ -200,12 +216,11 @@ def _asked(method: Method, data: bytes) -> Message:
 
 
 def _watching(
-    method: Method, behaviour: Callable[[Message, Caller], AsyncIterator[Message]], lock: Lock
+    method: Method, behaviour: Callable[[Message, Caller], AsyncIterator[Message]], door: _Door
 ) -> Any:
     async def call(data: bytes, context: Context) -> None:
         async def answer() -> None:
-            caller = Caller(context)
-            lock.check(method.name, caller)
+            caller = door.enter(method.name, context)
             async for message in behaviour(_asked(method, data), caller):
                 await context.write(message.SerializeToString())
 

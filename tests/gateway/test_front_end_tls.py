@@ -238,3 +238,26 @@ def test_what_a_large_body_costs_is_bounded_over_tls_too(folder: Path) -> None:
         connection.endheaders()
         assert connection.getresponse().status == 413
         connection.close()
+
+
+def test_half_handshakes_keep_no_new_client_waiting(folder: Path) -> None:
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        trusting(folder).wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
+    hello = outgoing.read()
+    with (
+        gateway(folder, grpc_max_connections=40, grpc_handshake_timeout_ms=60_000.0) as addresses,
+        contextlib.ExitStack() as stack,
+    ):
+        for _ in range(120):
+            there = ("127.0.0.1", port_of(addresses.grpc))
+            stack.enter_context(socket.create_connection(there, 20)).sendall(hello)
+        began = time.monotonic()
+
+        def answered() -> bool:
+            with contextlib.suppress(grpc.RpcError):
+                return live(addresses.grpc, shown(folder))
+            return False
+
+        wait_until(answered, 30)
+        assert time.monotonic() - began < 8

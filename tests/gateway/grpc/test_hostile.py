@@ -201,12 +201,16 @@ def test_more_connections_than_the_limit_are_turned_away() -> None:
         assert fake.client.is_server_live()
 
 
-@pytest.mark.parametrize("said", [b"", b"P", b"PRI * HTTP/2.0\r\n"])
-def test_silent_connections_keep_no_new_client_waiting(said: bytes) -> None:
+SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+
+
+@pytest.mark.parametrize("said", [b"P", PREFACE[:16], PREFACE + SETTINGS, PREFACE + 2 * SETTINGS])
+def test_connections_that_ask_for_nothing_keep_no_new_client_waiting(said: bytes) -> None:
     with ExitStack() as stack:
         fake = Fake(stack, grpc_max_connections=40, grpc_handshake_timeout_ms=60_000.0)
-        kept = fake.client
-        kept.infer("double", inputs(X))
+        kept, ended = fake.client, queue.Queue[Any]()
+        kept.async_infer("hold", inputs(X), lambda result, error: ended.put(error))
+        wait_until(lambda: len(fake.cluster.arrivals) == 1)
         host, _, port = fake.address.partition(":")
         for _ in range(120):
             stack.enter_context(socket.create_connection((host, int(port)), 20)).sendall(said)
@@ -222,6 +226,18 @@ def test_silent_connections_keep_no_new_client_waiting(said: bytes) -> None:
             wait_until(served, 30)
         assert time.monotonic() - began < 8, "far less than the handshake of a silent one may take"
         kept.infer("double", inputs(X))
+        assert ended.empty(), "a call in flight goes on"
+
+
+def test_the_first_call_of_a_client_is_answered_beside_any_number_of_silent_ones() -> None:
+    with ExitStack() as stack:
+        fake = Fake(stack, grpc_max_connections=40, grpc_handshake_timeout_ms=60_000.0)
+        host, _, port = fake.address.partition(":")
+        for _ in range(400):
+            stack.enter_context(socket.create_connection((host, int(port)), 20))
+        channel = [("grpc.use_local_subchannel_pool", 1)]
+        with InferenceServerClient(fake.address, channel_args=channel) as other:
+            assert other.is_server_live()
 
 
 def test_one_connection_s_requests_in_flight_are_bounded() -> None:

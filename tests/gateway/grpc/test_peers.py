@@ -18,7 +18,9 @@ ONE, OTHER = "ipv4:127.0.0.1:1", "ipv4:127.0.0.1:2"
 def peers_with(all_bytes: int = 1_000, per_connection_bytes: int = 100) -> tuple[Peers, Budget]:
     numbers = itertools.count()
     answers = Budget(all_bytes)
-    return Peers(lambda: Connection("calls", bytes([next(numbers)])), answers, per_connection_bytes), answers
+    return Peers(
+        lambda: Connection("calls", bytes([next(numbers)])), answers, per_connection_bytes, set[str]().add
+    ), answers
 
 
 def test_calls_of_one_client_share_a_connection_while_any_is_in_flight() -> None:

@@ -101,7 +101,10 @@ def taking(bench: Bench) -> Iterator[tuple[Taking, Peers]]:
     with served(bench) as (calls, _, _):
         config = calls.driver.config
         budget = config.max_answer_bytes_per_connection
-        yield Taking(calls, config, SharedMemory(calls)), Peers(calls.connection, calls.answers, budget)
+        yield (
+            Taking(calls, config, SharedMemory(calls)),
+            Peers(calls.connection, calls.answers, budget, set[str]().add),
+        )
 
 
 def _take(taking: tuple[Taking, Peers], data: bytes, **metadata: str) -> tuple[bool, Taken]:
