@@ -21,6 +21,17 @@ def step_of(request: Request) -> str:
     return f"{event.graph}.{event.steps[request.event.step].name}"
 
 
+def choice_of(request: Request) -> str:
+    """Return in words why a piece is of the member of a family that it is of; empty of other requests."""
+    query = request.query
+    found = None if query is None else query.choices.get(request.event.step)
+    if found is None:
+        return ""
+    step, chosen = found
+    offered = ", ".join(f"{name} ({score:g})" for name, score in zip(step.members, step.scores, strict=True))
+    return f"{chosen.model} chosen among {offered}, at a price of {chosen.price:.3g} for a device's second"
+
+
 class Query:
     """A query that has neither been answered nor rejected.
 
@@ -28,7 +39,7 @@ class Query:
     effort.
     """
 
-    __slots__ = ("arrived_ns", "done", "due_ns", "ended_ns", "event", "id", "open")
+    __slots__ = ("arrived_ns", "choices", "done", "due_ns", "ended_ns", "event", "id", "open")
 
     def __init__(self, event: QueryArrived, arrived_ns: int, due_ns: int | None) -> None:
         self.id = event.query_id
@@ -41,6 +52,8 @@ class Query:
         """Rows of each step that have ended."""
         self.ended_ns: dict[int, int] = {}
         """The scheduler's note: when each step that has ended did."""
+        self.choices: dict[int, tuple[QueryStep, Chosen]] = {}
+        """The steps of which a member was chosen as they were before, with the choice."""
 
     def __repr__(self) -> str:
         due = "best effort" if self.due_ns is None else f"due {self.due_ns}"
@@ -78,6 +91,8 @@ class Query:
         """Have a step be of one of its members from now on."""
         steps = list(self.event.steps)
         if chosen.step < len(steps):
+            if steps[chosen.step].members:
+                self.choices[chosen.step] = steps[chosen.step], chosen
             step = msgspec.structs.replace(steps[chosen.step], model=chosen.model, members=(), scores=())
             steps[chosen.step] = step
             self.event = msgspec.structs.replace(self.event, steps=tuple(steps))

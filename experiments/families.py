@@ -8,6 +8,8 @@ controller and workers with emulated devices serve it, with all times longer by 
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -45,6 +47,8 @@ ROW_MS = {name: sizes[16] / 16 for name, sizes in BATCH_MS.items()}
 SLO_MS = 100.0
 CALM_S, CALM = 0.5, 0.5
 """Time before the crowd comes, and the load meanwhile."""
+ROUNDS = 5
+"""Plays of which the median is a request's cost."""
 SLOTS = 8
 """Slots of an SLO in the linear program."""
 
@@ -95,6 +99,23 @@ class Ran:
         count = max(1, sum(self._rows.values()))
         shares = {name: self._rows[name] / count for name in SCORES}
         return Outcome(in_time, sum(SCORES[name] * share for name, share in shares.items()), shares)
+
+
+def cost(devices: int) -> tuple[float, float]:
+    """Return the processor time of a simulated request of the family, and of one of the best member alone, in
+    us: each the median of alternating plays at half of what the best member can do."""
+    count, fewer = 2000, 200
+    seconds = count * ROW_MS[BEST] / (0.5 * devices * 1e3)
+    times_s = CALM_S + np.sort(np.random.default_rng(1).uniform(0.0, seconds, count))
+    took: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(ROUNDS):
+        for alone, each in took.items():
+            marks = [time.process_time()]
+            for part in (times_s, times_s[:: count // fewer]):
+                play(part, seconds, devices, alone)
+                marks.append(time.process_time())
+            each.append((2 * marks[1] - marks[0] - marks[2]) / (count - fewer) * 1e6)
+    return statistics.median(took[False]), statistics.median(took[True])
 
 
 def listed(times_s: npt.NDArray[np.float64], asked: str, folder: str | Path) -> Path:
@@ -221,6 +242,10 @@ def main(
             ),
             Figure(f"{at}: mean score of answers", family.score, "", note=f"possible {most:.4f}"),
         ]
+    if not live:
+        family_us, alone_us = cost(devices)
+        what, note = "processor time of a request of the family, half load", f"{BEST} alone {alone_us:.0f} us"
+        figures.append(Figure(f"{what}, by {BEST}'s", family_us / alone_us, "x", 2, note=note))
     publish("families", "A flash crowd on a family of models", figures, output)
 
 

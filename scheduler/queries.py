@@ -68,7 +68,7 @@ class Queries:
         query = self._state.cluster.queries[event.query_id]
         # Of a family alone the plans of its members say whether the whole can be in time.
         choice = self._choice(now_ns, query, 0) if len(event.steps) == 1 else None
-        refusal = self._refusal(now_ns, query, planned=choice is not None)
+        refusal = self._refusal(now_ns, query, choice)
         if refusal is not None:
             self._state.emit(now_ns, Reject(query.id, *refusal))
             return
@@ -147,13 +147,16 @@ class Queries:
 
     # --- admission of the whole ---
 
-    def _refusal(self, now_ns: int, query: Query, *, planned: bool) -> Refusal | None:
+    def _refusal(self, now_ns: int, query: Query, choice: Choice | None) -> Refusal | None:
         """Return why a query can't be served, whole and in time; None if it can.
 
-        ``planned``: it is known that there is time for it.
+        ``choice`` is the member of the one step that it has, if one would be in time.
         """
         for step in query.event.steps:
-            model = self._quickest(step) if step.members else self._model(step.model, step.sizes)
+            if choice is not None:
+                model = self._model(choice.offer.model, step.sizes)
+            else:
+                model = self._quickest(step) if step.members else self._model(step.model, step.sizes)
             if model is None:
                 return (*self._unserved(step.model, step.sizes), None, None)
             if step.after or not step.rows:
@@ -166,7 +169,7 @@ class Queries:
                 beyond = self._backlog.beyond_horizon(now_ns, model, step.rows)
             if beyond is not None:
                 return Reason.OVERLOADED, f"it would wait for {beyond[0] / 1e9:.0f} s", beyond[1], None
-        if planned:
+        if choice is not None:
             return None
         whole = Whole(self._state.cluster, now_ns, query, round(self._hop_ns))
         late = whole.late
@@ -232,10 +235,12 @@ class Queries:
         step = query.event.steps[index]
         if not step.members or not step.rows:
             return None
-        quickest = self._quickest(step)
-        if quickest is None:
-            return None
-        due_ns = self._due_ns(now_ns, query, index, quickest, min(step.rows, quickest.piece_rows))
+        due_ns = query.due_ns
+        if len(query.event.steps) > 1:
+            quickest = self._quickest(step)
+            if quickest is None:
+                return None
+            due_ns = self._due_ns(now_ns, query, index, quickest, min(step.rows, quickest.piece_rows))
         offers = Planned(self._state.cluster, now_ns, due_ns, ties=True).offers(step)
         choice = self._prices.choose(now_ns, offers, due_ns)
         if choice is None and late and offers:

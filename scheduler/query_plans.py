@@ -12,7 +12,7 @@ from mainspring.cluster.queries import Query
 from mainspring.cluster.state import Cluster
 from mainspring.messages.queries import QueryStep
 from mainspring.scheduler.overload import work_of
-from mainspring.scheduler.variants import Offer
+from mainspring.scheduler.variants import Offer, is_free
 
 
 class Laid(NamedTuple):
@@ -93,24 +93,38 @@ class Planned:
     def offers(self, step: QueryStep, within: bool = True) -> list[Offer]:
         """Return what the members of a step that may begin now could do for it, the best first.
 
-        Those below the score that its client takes only if not ``within``.
+        Those below the score that its client takes only if not ``within``. Nothing is planned for the others
+        where time has no price for the best and it is in time.
         """
-        found = []
-        waiting = sum([model.queue.rows for model, _ in members_of(self._cluster, step, within=False)])
-        for model, score in members_of(self._cluster, step, within):
-            laid = self.laid(model, step.rows, self._now_ns)
-            if not laid.found:
+        members = members_of(self._cluster, step, within=False)
+        rows, offers = step.rows, []
+        batches = rows + sum([model.queue.rows for model, _ in members])
+        for model, score in members:
+            if within and score < step.at_least:
                 continue
-            free_ns = [
-                (plan.exec_free_ns + self._ahead_ns.get(plan.placement.worker.name, 0), at)
-                for at, plan in enumerate(laid.found)
-            ]
-            first_ns, at = min(free_ns)
-            batch = min(model.piece_rows, step.rows + waiting)
-            row_ns = _batch_ns(laid.found[at].placement, batch) / batch
-            wait_ns = max(0, first_ns - self._now_ns)
-            found.append(Offer(model.base.name, score, laid.end_ns, row_ns, wait_ns))
-        return found
+            plans_found = self._workers(model, rows, self._now_ns)
+            if not plans_found:
+                continue
+            first, first_ns = plans_found[0], -1
+            for plan in plans_found:
+                free_ns = plan.exec_free_ns + self._ahead_ns.get(plan.placement.worker.name, 0)
+                if first_ns < 0 or free_ns < first_ns:
+                    first, first_ns = plan, free_ns
+            end_ns = self._end_ns(plans_found, model, rows)
+            batch = min(model.piece_rows, batches)
+            row_ns = _batch_ns(first.placement, batch) / batch
+            offers.append(Offer(model.base.name, score, end_ns, row_ns, max(0, first_ns - self._now_ns)))
+            if within and len(offers) == 1 and is_free(self._now_ns, offers[0], self._due_ns):
+                break
+        return offers
+
+    def _end_ns(self, found: list[Plan], model: Model, rows: int) -> int:
+        """Return when the last piece of a step that may begin now would end."""
+        if rows > model.piece_rows:
+            return self._lay(found, model, rows, self._now_ns, dict(self._busy_ns))[0]
+        return min(
+            [max(self._now_ns, self._free_ns(plan)) + _batch_ns(plan.placement, rows) for plan in found]
+        )
 
 
 class Whole(Planned):

@@ -79,8 +79,10 @@ class Prices:
         Without a deadline nothing has a price, and the best member is chosen that there is. ``offers`` are in
         the order of their scores, the best first, which wins where two are worth the same.
         """
+        if offers and is_free(now_ns, offers[0], due_ns):
+            return Choice(offers[0], 0.0)
         if due_ns is None:
-            return Choice(offers[0], 0.0) if offers else None
+            return None
         dearest = self._dearest(now_ns, offers)
         left_ns = due_ns - now_ns
         found: Choice | None = None
@@ -101,6 +103,11 @@ class Prices:
         until_ns = now_ns - REMEMBERED_NS
         self._last = {key: each for key, each in self._last.items() if each[1] >= until_ns}
         return max([price for price, _ in self._last.values()])
+
+
+def is_free(now_ns: int, best: Offer, due_ns: int | None) -> bool:
+    """Return whether the best member is chosen whatever the others offer: time has no price for it."""
+    return due_ns is None or (best.finish_ns <= due_ns and best.wait_ns <= FREE * (due_ns - now_ns))
 
 
 def price_of(wait_ns: int, left_ns: int, dearest: float) -> float:

@@ -65,7 +65,10 @@ class GraphGateway(SimulatedGateway):
     ) -> None:
         super().__init__(faults, costs, agenda, to_controller, replies)
         self._graphs = {graph.name: graph for graph in graphs}
+        self._after = {graph.name: _after(graph) for graph in graphs}
+        """Indices of the steps that each step of each graph waits for."""
         self._models: dict[str, ModelSpec] = {}
+        self._piece_rows: dict[str, int] = {}
         self._draws = np.random.default_rng([seed, 0x67])
         self._courses: dict[int, _Course] = {}
         """State of each request, by its id."""
@@ -74,6 +77,7 @@ class GraphGateway(SimulatedGateway):
         """Serve a model."""
         super().model_up(spec)
         self._models[spec.name] = spec
+        self._piece_rows[spec.name] = piece_rows(spec)
 
     def submit(self, now_ns: int, request_id: int, arrival: Arrival, key: int = -1) -> Flight:
         """Take a request in that comes from its client now."""
@@ -104,6 +108,9 @@ class GraphGateway(SimulatedGateway):
         if step in [each for each, _ in course.pieces.values()]:
             return
         course.ended[step] = course.begun[step]
+        if not whole.pieces and len(course.ended) == len(course.graph.steps):
+            del self._courses[whole.request.request_id]
+            return
         begun = self._begin(whole, course)
         at_ns = self.sends_ns(now_ns)
         steps = self._steps(course)
@@ -170,13 +177,14 @@ class GraphGateway(SimulatedGateway):
         """Return the pieces of the steps that may begin now; those without rows fall away."""
         found: list[Piece] = []
         for index, step in enumerate(course.graph.steps):
-            if index in course.begun or not all(each in course.ended for each in self._after(course, index)):
+            after = self._after[course.graph.name][index]
+            if index in course.begun or not all(each in course.ended for each in after):
                 continue
             rows = self._drawn(course, index, step.share)
             course.begun[index] = rows
             if not rows:
                 course.ended[index] = 0
-            most = min([piece_rows(self._models[each]) for each in step.members or (step.model,)])
+            most = min([self._piece_rows[each] for each in step.members or (step.model,)])
             for first in range(0, rows, most):
                 request_id = piece_id(flight.request.request_id, course.named)
                 course.named += 1
@@ -186,16 +194,10 @@ class GraphGateway(SimulatedGateway):
                 found.append(piece)
         return found
 
-    def _after(self, course: _Course, index: int) -> tuple[int, ...]:
-        names = [each.name or each.model for each in course.graph.steps]
-        after = course.graph.steps[index].after
-        if after is None:
-            return (index - 1,) if index else ()
-        return tuple([names.index(each) for each in after])
-
     def _drawn(self, course: _Course, index: int, share: float) -> int:
         """Return how many rows a step has, of those that take part in what it waits for."""
-        rows = min([course.ended[each] for each in self._after(course, index)], default=course.rows)
+        after = self._after[course.graph.name][index]
+        rows = min([course.ended[each] for each in after], default=course.rows)
         part = share - int(share)
         return rows * int(share) + (int(self._draws.binomial(rows, part)) if part and rows else 0)
 
@@ -203,7 +205,7 @@ class GraphGateway(SimulatedGateway):
         """Return the steps as a gateway that has learnt the shares tells them."""
         found: list[QueryStep] = []
         for index, step in enumerate(course.graph.steps):
-            after = self._after(course, index)
+            after = self._after[course.graph.name][index]
             certain = step.share >= 1.0 and all(found[each].certain for each in after)
             share = step.share * prod([found[each].share for each in after])
             rows = max(1, round(share * course.rows))
@@ -235,11 +237,20 @@ class GraphGateway(SimulatedGateway):
         """Return the part of the deadline by which each step is due, by the steps' profiles."""
         took = [next(iter(models[step.model].profiles.values())).infer_ns[1] for step in graph.steps]
         until: list[float] = []
-        course = _Course(graph, 1)
-        for index, ns in enumerate(took):
-            until.append(max([until[each] for each in self._after(course, index)], default=0.0) + ns)
+        for after, ns in zip(self._after[graph.name], took, strict=True):
+            until.append(max([until[each] for each in after], default=0.0) + ns)
         longest = max(until)
         return [each / longest for each in until]
+
+
+def _after(graph: GraphGroup) -> list[tuple[int, ...]]:
+    """Return the indices of the steps that each of a graph's steps waits for."""
+    names = [each.name or each.model for each in graph.steps]
+    found = []
+    for index, step in enumerate(graph.steps):
+        before = (index - 1,) if index else ()
+        found.append(before if step.after is None else tuple([names.index(each) for each in step.after]))
+    return found
 
 
 def as_models(graphs: Sequence[GraphGroup], models: Sequence[ModelSpec]) -> list[ModelSpec]:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from mainspring.cluster.apply import requests_of
 from mainspring.cluster.follow import follow
-from mainspring.cluster.queries import Query, step_of
+from mainspring.cluster.queries import Query, choice_of, step_of
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
@@ -83,6 +83,8 @@ class RequestLife:
         self.request = request
         self.step = ""
         """The step of a graph that it is a piece of (`cluster.queries.step_of`); empty of others."""
+        self.chosen = ""
+        """Reason why it is of its member of a family (`cluster.queries.choice_of`)."""
         self.arrived_ns = arrived_ns
         self.outcome = "waiting"
         """``waiting``, ``running``, ``in_time``, ``late``, ``rejected`` or ``cancelled``."""
@@ -287,7 +289,7 @@ class Lifecycles:
         if request.id in self._unseen:
             return None
         life = RequestLife(request.event, request.arrived_ns)
-        life.step = step_of(request)
+        life.step, life.chosen = step_of(request), choice_of(request)
         failed = self._failed.get(request.id)
         if failed is not None:
             life.attempts, life.infer = failed

@@ -96,7 +96,7 @@ FUNCTION_LINES = 50
 HOUSE = {
     "lines of the product": 135_400,
     "files of the product": 659,
-    "lines of the lab": 26_970,
+    "lines of the lab": 26_990,
     "files on the way of a request over ZeroMQ": 86,
     "files on the way of a request over HTTP": 86,
 }

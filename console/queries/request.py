@@ -94,7 +94,8 @@ def _query(view: View, which: str, pieces: list[Request]) -> Story:
         where = f" on {each.worker}" if each.worker else ""
         took = f" after {ms(each.ended_ns - each.arrived_ns)}" if each.step and each.ended_ns else ""
         of = f"step {each.step} (model {each.model})" if each.step else f"piece {number} of {len(pieces)}"
-        text = f"{of}, request {each.id}, {each.rows} rows: {each.outcome}{where}{took}"
+        why = f"; {each.chosen}" if each.chosen else ""
+        text = f"{of}, request {each.id}, {each.rows} rows: {each.outcome}{where}{took}{why}"
         lines.append(Step(each.ended_ns or each.arrived_ns, what, text, each.action_id or None))
     told = f"{of_graph}{len(pieces)} pieces with {rows} rows, of which {ended} have outputs"
     return msgspec.structs.replace(

@@ -296,7 +296,8 @@ def _arrival(found: Request) -> str:
     priority = f", priority {found.priority}" if found.priority else ""
     step = f"step {found.step}" if found.step else "a piece"
     piece = f", {step} of query {found.query}" if found.query not in (0, found.id) else ""
-    return f"for {found.model}, {rows}{piece}{priority}, {given}{cold}"
+    chosen = f"; {found.chosen}" if found.chosen else ""
+    return f"for {found.model}, {rows}{piece}{priority}, {given}{cold}{chosen}"
 
 
 def _cancellation(found: Request) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from mainspring.cluster.queries import step_of
+from mainspring.cluster.queries import choice_of, step_of
 from mainspring.cluster.requests import Place
 from mainspring.cluster.requests import Request as OpenRequest
 from mainspring.cluster.state import Cluster
@@ -55,6 +55,8 @@ class Request(msgspec.Struct, gc=False):
     """The query that it is a piece of; 0 if it is of none."""
     step: str = ""
     """The step of a graph that it is a piece of, ``text.find``; the graph, if all was refused on arrival."""
+    chosen: str = ""
+    """Reason why it is of its member of a family."""
 
     @property
     def latency_ns(self) -> int | None:
@@ -76,6 +78,7 @@ def ended(life: RequestLife, seq: int) -> Request:
         attempts=life.attempts,
         query=event.query,
         step=life.step,
+        chosen=life.chosen,
     )
 
 
@@ -93,6 +96,7 @@ def still_open(cluster: Cluster, request: OpenRequest, now_ns: int) -> Request:
     if is_lost(request, now_ns):
         found.outcome = LOST
     found.cold, found.query, found.step = request.cold, event.query, step_of(request)
+    found.chosen = choice_of(request)
     return found
 
 

@@ -366,6 +366,16 @@ def graph_steps(shown: Labelled) -> Iterator[str]:
         ],
     )
     yield from family(
+        "mainspring_family_answers_total",
+        "counter",
+        "Answers of a step that names a family, by the member that gave them.",
+        [
+            (f"{own},{labels(member=member)}", count)
+            for own, counts in steps
+            for member, count in sorted(counts.members.items())
+        ],
+    )
+    yield from family(
         "mainspring_graph_step_rows_total",
         "counter",
         "Rows that took part in a step.",

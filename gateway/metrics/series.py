@@ -94,11 +94,13 @@ CLIENTS_DOING = frozenset(
 class StepCounts:
     """Counters of one step of a graph, of answers."""
 
-    __slots__ = ("execution_ns", "missing", "queue_ns", "rows", "run", "skipped", "whole_ns")
+    __slots__ = ("execution_ns", "members", "missing", "queue_ns", "rows", "run", "skipped", "whole_ns")
 
     def __init__(self) -> None:
         self.run = self.skipped = self.missing = 0
         self.rows = self.whole_ns = self.queue_ns = self.execution_ns = 0
+        self.members: Counter[str] = Counter()
+        """Answers of each member of a family."""
 
     def count(self, step: StepTiming) -> None:
         """Count what a step came to in one answer."""
@@ -109,6 +111,8 @@ class StepCounts:
         else:
             self.run += 1
             self.rows += step.rows
+            if step.model:
+                self.members[step.model] += 1
             self.whole_ns += step.end_ns - step.begin_ns
             self.queue_ns += step.queue_ns
             self.execution_ns += step.execute_ns

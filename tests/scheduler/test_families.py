@@ -6,6 +6,7 @@ from mainspring.messages.actions import Command, Infer, Reject
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import QueryArrived, RequestArrived
 from mainspring.messages.queries import Chosen, QueryStep, StepsKnown, shape_fault
+from mainspring.scheduler.query_plans import Planned
 from tests.scheduler.hand import MS, Hand, reasons, spec
 
 
@@ -84,6 +85,17 @@ def test_all_pieces_of_a_step_are_of_one_member() -> None:
     for index in range(2):
         hand.feed(100, RequestArrived(1 + index, "m", 4, 117 * MS, query=7))
     assert {each.model.name for each in hand.scheduler.cluster.requests.values()} == {"n"}
+
+
+def test_members_are_planned_for_only_where_time_has_a_price() -> None:
+    hand = warm()
+    due_ns = 200 * MS
+    (offer,) = Planned(hand.scheduler.cluster, 100 * MS, due_ns, ties=True).offers(family())
+    assert offer.model == "m"
+    for index in range(12):
+        ask(hand, 100, 10 + index, 100, family())
+    planned = Planned(hand.scheduler.cluster, 100 * MS, due_ns, ties=True)
+    assert [each.model for each in planned.offers(family())] == ["m", "n"]
 
 
 def test_a_family_whose_scores_are_not_those_of_its_members_is_refused() -> None:

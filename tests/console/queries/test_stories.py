@@ -25,7 +25,7 @@ from mainspring.messages.actions import (
 )
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.events import ModelAdded, QueryArrived, RequestArrived, WorkerJoined
-from mainspring.messages.queries import QueryStep
+from mainspring.messages.queries import Chosen, QueryStep
 from mainspring.telemetry.entries import FORMAT, SegmentHeader
 from tests.scheduler.hand import spec
 
@@ -293,6 +293,21 @@ def test_a_query_of_a_graph_has_a_line_for_each_step(view: View) -> None:
     assert texts[0] == "step text.find (model m), request 21, 4 rows: rejected after 1.0 ms"
     assert texts[1].startswith("step text.read (model m), request 22, 2 rows: waiting")
     assert "step text.read of query 20" in request(view, "22").steps[0].text
+
+
+def test_the_story_of_a_familys_request_says_which_member_was_chosen_and_why(view: View) -> None:
+    deadline_ns = START + 80 * MS
+    step = QueryStep("n", 1, name="member", members=("n", "m"), scores=(0.9, 0.5))
+    view.take(START, QueryArrived(20, deadline_ns, (step,), graph="classify"))
+    view.take(START, Chosen(20, 0, "m", 12.5))
+    view.take(START, RequestArrived(21, "n", 1, deadline_ns, query=20))
+    why = "m chosen among n (0.9), m (0.5), at a price of 12.5 for a device's second"
+    open_line = request(view, "20").steps[0].text
+    assert open_line.startswith("step classify.member (model m)")
+    assert open_line.endswith(why)
+    view.take(START + MS, Reject(21, Reason.DEADLINE_PASSED, "late"))
+    assert request(view, "20").steps[0].text.endswith(why)
+    assert why in request(view, "21").steps[0].text
 
 
 def test_a_query_that_is_refused_on_arrival_is_told_as_a_request(view: View) -> None:

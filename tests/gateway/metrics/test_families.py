@@ -88,7 +88,8 @@ def test_what_became_of_sequences_by_model() -> None:
 
 def test_what_became_of_each_step_of_a_graph() -> None:
     series = Series()
-    series.step(StepTiming("find", 3, begin_ns=0, end_ns=4 * MS, queue_ns=MS, execute_ns=2 * MS))
+    took = StepTiming("find", 3, begin_ns=0, end_ns=4 * MS, queue_ns=MS, execute_ns=2 * MS, model="small")
+    series.step(took)
     for step in (
         StepTiming("find", 1, begin_ns=MS, end_ns=2 * MS),
         StepTiming("read"),
@@ -104,6 +105,8 @@ def test_what_became_of_each_step_of_a_graph() -> None:
     assert answers == {("find", "run"), ("read", "skipped"), ("s", "missing")}
     find = (("model", "g"), ("step", "find"), ("version", "1"))
     assert found["mainspring_graph_step_rows_total"][find] == 4
+    by_small = tuple(sorted((*find, ("member", "small"))))
+    assert found["mainspring_family_answers_total"] == {by_small: 1}
     parts = {
         dict(own)["part"]: value
         for own, value in found["mainspring_graph_step_seconds_total"].items()
