@@ -20,6 +20,7 @@ from mainspring.messages.operating import (
     ResumeWorker,
     SetDefaultSlo,
     SetGoodputWeight,
+    SetGraph,
     SetMaxQueue,
     UnpinModel,
     subject,
@@ -47,8 +48,17 @@ class Moved(msgspec.Struct, frozen=True, tag="moved"):
     controller: str
 
 
-Change = Added | Removed | OperatorAsked | Moved
+class Learnt(msgspec.Struct, frozen=True, tag="learnt"):
+    """A graph's steps have so many rows for each row of a request (`messages.queries.QueryStep.share`)."""
+
+    graph: str
+    shares: dict[str, float]
+
+
+Change = Added | Removed | OperatorAsked | Moved | Learnt
 _DECODER = msgspec.json.Decoder(Change)
+_APART = 0.1
+"""Difference from the share that is kept from which on another one is kept instead."""
 _UNUSED_LINES = 1000
 """The file is rewritten once it has this many lines more than twice the changes in force."""
 _UNSET = (SetDefaultSlo, SetGoodputWeight, SetMaxQueue)
@@ -67,6 +77,8 @@ class Journal:
         """Operators' settings, by subject (`messages.operating.subject`)."""
         self.places: dict[str, str] = {}
         """The controllers that workers were sent to, by worker."""
+        self.shares: dict[str, dict[str, float]] = {}
+        """Shares that were learnt of each graph's steps, by the step's name."""
         self._path = None if path is None else Path(path)
         self._lines = 0
         self._problem = ""
@@ -100,6 +112,12 @@ class Journal:
         if self.places.get(worker, "") != controller:
             self._keep(Moved(worker, controller))
 
+    def learnt(self, graph: str, shares: dict[str, float]) -> None:
+        """Record what gateways have learnt of a graph's steps, if it is new."""
+        known = self.shares.get(graph, {})
+        if any(abs(share - known.get(step, 1.0)) > _APART for step, share in shares.items()):
+            self._keep(Learnt(graph, shares))
+
     def applied(self, models: list[ModelSpec]) -> list[ModelSpec]:
         """Return the models that the start found, with the recorded changes applied."""
         found = [model for model in models if model.name not in self.models]
@@ -110,7 +128,7 @@ class Journal:
         if self._path is None:
             return
         try:
-            in_force = len(self.models) + len(self.asked) + len(self.places)
+            in_force = len(self.models) + len(self.asked) + len(self.places) + len(self.shares)
             if self._lines > 2 * in_force + _UNUSED_LINES:
                 self._rewrite(self._path)
             else:
@@ -134,7 +152,11 @@ class Journal:
                 self.places.pop(worker, None)
                 if controller:
                     self.places[worker] = controller
+            case Learnt(graph=graph, shares=shares):
+                self.shares[graph] = shares
             case OperatorAsked(command=command):
+                if isinstance(command, SetGraph):
+                    self.shares.pop(command.name, None)
                 about = subject(command)
                 if about is None:
                     return
@@ -158,6 +180,7 @@ class Journal:
         ]
         changes += self.asked.values()
         changes += [Moved(worker, controller) for worker, controller in self.places.items()]
+        changes += [Learnt(graph, shares) for graph, shares in self.shares.items()]
         aside = path.with_name(f"{path.name}.new")
         aside.write_bytes(b"".join(map(_line, changes)))
         os.replace(aside, path)

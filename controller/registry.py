@@ -7,8 +7,9 @@ can hold.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 
 from mainspring.controller.logged_scheduler import LoggedScheduler
 from mainspring.controller.outbox import Outbox
@@ -42,6 +43,7 @@ MAX_LABELS_CHARACTERS = 4 << 20
 
 Refusal = tuple[Reason, str]
 """The reason why a change is refused."""
+NO_SHARES: Mapping[str, dict[str, float]] = MappingProxyType({})
 
 
 class DrainingModels:
@@ -108,8 +110,9 @@ class ModelRegistry:
         outbox: Outbox,
         left_out: dict[str, str] | None = None,
         silence_ns: int = 1_000_000_000,
+        shares: Mapping[str, dict[str, float]] = NO_SHARES,
     ) -> None:
-        """``silence_ns``: as `Readiness`."""
+        """``silence_ns``: as `Readiness`; ``shares``: as `journal.Journal.shares`."""
         self.models: dict[str, ModelSpec] = {}
         """Every served model by name."""
         self.served: dict[str, ServedModel] = {}
@@ -117,6 +120,7 @@ class ModelRegistry:
         self.left_out = left_out or {}
         """Models of the store that are not served as their manifest can't be read, each with the reason."""
         self.readiness = Readiness(scheduler, sessions, outbox, self.left_out, silence_ns)
+        self._shares = shares
         self._max_models = max_models
         self._draining = DrainingModels()
         self._scheduler = scheduler
@@ -239,7 +243,8 @@ class ModelRegistry:
             self._outbox.send(gateway, DefaultSlo(name, slo_ns))
         cluster = self._scheduler.cluster
         for name, graph in cluster.graphs().items():
-            self._outbox.send(gateway, Graph(name, graph, cluster.graph_shares.get(name, {})))
+            shares = cluster.graph_shares.get(name) or self._shares.get(name, {})
+            self._outbox.send(gateway, Graph(name, graph, shares))
         for name in self._draining.joined(gateway.number):
             moves = name in self._draining.moving
             self._outbox.send(gateway, ModelDown(name, drain=True, moves=moves))

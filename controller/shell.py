@@ -179,6 +179,7 @@ class Shell:
         self.registry = registry = ModelRegistry(
             *(config.max_models, scheduler, self.sessions, outbox, awaited.left_out),
             round(config.heartbeat_timeout_ms * COUNTED_ON * 1e6),
+            journal.shares,
         )
         self.shards = shards = Shards(config, outbox)
         self.moves = moves = Moves(self.sessions, outbox, journal, shards.addresses)
@@ -432,6 +433,8 @@ class Shell:
     def _came(self, now_ns: int, event: RequestArrived | QueryArrived, pieces: tuple[Piece, ...]) -> None:
         """Hand a request to the scheduler, or a query and, once it is admitted, its pieces."""
         self._scheduler.handle(now_ns, event)
+        if isinstance(event, QueryArrived) and event.graph in self._scheduler.cluster.graph_shares:
+            self.journal.learnt(event.graph, self._scheduler.cluster.graph_shares[event.graph])
         for arrived in pieces_of(event, pieces) if isinstance(event, QueryArrived) else ():
             if arrived.query not in self._scheduler.cluster.queries:
                 return

@@ -94,7 +94,7 @@ FILE_LINES = 500
 FUNCTION_LINES = 50
 
 HOUSE = {
-    "lines of the product": 135_400,
+    "lines of the product": 135_520,
     "files of the product": 659,
     "lines of the lab": 26_990,
     "files on the way of a request over ZeroMQ": 86,

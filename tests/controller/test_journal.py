@@ -9,15 +9,18 @@ import pytest
 from mainspring.controller.journal import Journal
 from mainspring.messages.actions import Load, Prepare
 from mainspring.messages.events import OperatorAsked
+from mainspring.messages.graphs import GraphSpec, StepSpec
 from mainspring.messages.operating import (
     DrainWorker,
     LoadOn,
     PinModel,
     ResumeWorker,
     SetDefaultSlo,
+    SetGraph,
     UnpinModel,
 )
-from mainspring.messages.peers import DefaultSlo, ModelUp
+from mainspring.messages.peers import DefaultSlo, Graph, ModelUp, QueryArrival, Welcome
+from mainspring.messages.queries import Piece, QueryStep
 from tests.controller.peers import Stage, spec
 from tests.controller.test_administration import Operator
 
@@ -106,3 +109,32 @@ def test_a_controller_that_starts_again_keeps_what_was_changed(stage: Stage, pat
     stage.until(drained)
     assert not back.all(Load)
     assert second.address == first.address
+
+
+def test_what_was_learnt_of_a_graphs_steps_outlives_a_restart_of_all(stage: Stage, path: Path) -> None:
+    step = StepSpec(name="some", model="a", inputs={"data": "x"})
+    graph = GraphSpec(name="g", inputs=("x",), steps=(step,), outputs={"y": "some.out"})
+    first = stage.start((spec("a"),), state_file=str(path))
+    gateway, worker = stage.cluster("a")
+    operator = Operator(stage)
+    assert operator.ask(SetGraph("g", graph)).done
+    query_id = (gateway.last(Welcome).number << 40) + 1
+    steps = (QueryStep("a", 1, name="some", share=0.25),)
+    gateway.send(QueryArrival(query_id, 10_000_000_000, steps, (Piece(query_id + 1, 1),), graph="g"))
+    stage.until(lambda: first.scheduler.cluster.graph_shares == {"g": {"some": 0.25}})
+    operator.stream.close()
+    stage.stop()
+    for each in (gateway, worker):
+        each.close()
+    stage.start((spec("a"),), state_file=str(path), address=first.address)
+    assert [each.shares for each in stage.gateway("g1").all(Graph)] == [{"some": 0.25}]
+
+
+def test_a_share_is_recorded_where_it_is_new_and_forgotten_with_its_graph(path: Path) -> None:
+    journal = Journal(str(path))
+    for share in (1.05, 0.5, 0.55, 0.7):
+        journal.learnt("g", {"some": share})
+    assert len(path.read_bytes().splitlines()) == 2
+    assert Journal(str(path)).shares == {"g": {"some": 0.7}}
+    journal.operated(OperatorAsked("ann", SetGraph("g", None)))
+    assert Journal(str(path)).shares == {}
