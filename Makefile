@@ -239,7 +239,7 @@ policies: $(STAMP) ## Compare the policies with each other and with what was pos
 shares: $(STAMP) ## Say what requests without a deadline get beside others, and what that costs these
 	$(BIN)/python -m mainspring.experiments.policies.shares $(ARGS)
 
-ribbon: $(STAMP) ## Hold the planner against Ribbon's artifact
+ribbon: $(STAMP) native ## Hold the planner against Ribbon's artifact
 	$(BIN)/python -m mainspring.experiments.ribbon $(ARGS)
 
 refusals: $(STAMP) native ## Say how early refusals come under each policy, and what that costs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Annotated
 
 import msgspec
@@ -88,11 +89,12 @@ class Report(msgspec.Struct, kw_only=True):
 
 PARTS = ("agreement", "optima", "served")
 LONG = "served"
-"""The part that takes five minutes."""
+"""The part that takes minutes."""
+RESULTS, SPECS = "ribbon.json", "specs"
 
 Parts = Annotated[
     list[str] | None,
-    typer.Argument(help=f"Of {', '.join(PARTS)}; by default all but {LONG}."),
+    typer.Argument(help=f"Of {', '.join(PARTS)}; by default all but {LONG}, which takes minutes."),
 ]
 Seeds = Annotated[
     int,
@@ -127,7 +129,7 @@ def main(
         raise typer.BadParameter(f"{shared} has no ribbon/price.csv: name the folder of the artifact's files")
     output.mkdir(parents=True, exist_ok=True)
     given = {key: tuple(map(int, pool.split(","))) for key, pool in (each.split("=") for each in pools or ())}
-    report, specs = Report(), output / "specs"
+    report, specs = Report(), output / SPECS
     for part in [each for each in PARTS if (each in parts if parts else each != LONG)]:
         match part:
             case "agreement":
@@ -137,9 +139,9 @@ def main(
                 report.optima = _optima(chosen, specs, shared)
                 _show_optima(report.optima)
             case _:
-                _serve(report, chosen, given, seeds, specs, shared)
-        write_json(output / "ribbon.json", report)
-    typer.echo(output / "ribbon.json")
+                _serve(report, chosen, given, seeds, output, shared)
+        write_json(output / RESULTS, report)
+    typer.echo(output / RESULTS)
 
 
 def _serve(
@@ -147,18 +149,22 @@ def _serve(
     chosen: list[Setting],
     given: Mapping[str, Pool],
     streams: int,
-    specs: Path,
+    output: Path,
     shared: Path,
 ) -> None:
-    report.served = [served(each, specs, pool=given.get(each.key), shared=shared) for each in chosen]
-    show("Cheapest pools under another policy", report.served)
-    played = [
-        fresh(each, found, streams, specs, shared)
-        for each, found in zip(chosen, report.served, strict=True)
-        if each.key not in given
-    ]
-    report.fresh = [each for each in played if each is not None]
-    show("The same pools on streams that were not searched on", report.fresh)
+    """Search and confirm one model's pool after the other; print and write each when it is there."""
+    specs = output / SPECS
+    for each in chosen:
+        began = monotonic()
+        found = served(each, specs, pool=given.get(each.key), shared=shared)
+        report.served.append(found)
+        show(f"{each.name}: the cheapest pool under another policy", [found])
+        played = None if each.key in given else fresh(each, found, streams, specs, shared)
+        if played is not None:
+            report.fresh.append(played)
+            show("The same pool on streams that were not searched on", [played])
+        write_json(output / RESULTS, report)
+        typer.echo(f"{each.name} took {monotonic() - began:.0f} s")
 
 
 def show(title: str, found: Sequence[msgspec.Struct]) -> None:
