@@ -1,7 +1,8 @@
 """Worth of each part of the scheduling of graphs: goodput without it, of five graphs at three loads.
 
 Simulated: 12 copies of a graph with models of their own, of which memory holds about a half, so that looking
-ahead has something to load. A part is taken out by a method of `scheduler.queries` that does less, which is
+ahead has something to load. One graph is played once more at a small load, with LOADs that take long and half
+the SLO (`SLOW`). A part is taken out by a method of `scheduler.queries` that does less, which is
 possible only where the scheduler runs as Python: ``MAINSPRING_NATIVE=0 python -m
 mainspring.experiments.graph_ablation``.
 """
@@ -32,6 +33,8 @@ from mainspring.simulator.spec_file import parse_spec
 
 COPIES = 12
 WEIGHTS_MB, LOAD_MS = 64.0, 5.0
+SLOW = "text", 0.05, 30.0, 0.5
+"""Graph, load, ms of a LOAD, and part of the SLO, where LOADs are most of a request's time."""
 PAGES = 24
 """Pages of each device. Of 36 models of 4 pages each, three devices hold half."""
 PAYS = 1.0
@@ -82,15 +85,23 @@ def without(part: str) -> Iterator[None]:
         yield
 
 
-def play(graph: str, load: float, part: str, seconds: float, seed: int) -> float:
-    """Return the goodput of one load without a part, in percent."""
+def play(
+    graph: str,
+    load: float,
+    part: str,
+    seconds: float,
+    seed: int,
+    load_ms: float = LOAD_MS,
+    slo: float = 1.0,
+) -> float:
+    """Return the goodput of one load without a part, in percent; ``slo`` is the part of the SLO."""
     steps: list[dict[str, Any]] = GRAPHS[graph]
     models = [
         {
             "name": f"{name}-{copy}",
             "infer_ms": {str(size): ms for size, ms in sizes.items()},
             "weights_mb": WEIGHTS_MB,
-            "load_ms": LOAD_MS,
+            "load_ms": load_ms,
         }
         for copy in range(COPIES)
         for name, sizes in BATCH_MS.items()
@@ -99,7 +110,7 @@ def play(graph: str, load: float, part: str, seconds: float, seed: int) -> float
         {"name": f"graph-{copy}", "steps": [_of_copy(step, copy) for step in steps]} for copy in range(COPIES)
     ]
     rate = load * capacity(steps)
-    workload = {"models": "graph-*", "rate": rate, "slo_ms": 2 * SLO_FACTOR * longest_ms(steps)}
+    workload = {"models": "graph-*", "rate": rate, "slo_ms": slo * 2 * SLO_FACTOR * longest_ms(steps)}
     spec = {
         "devices": [{"count": DEVICES, "pages": PAGES}],
         "models": models,
@@ -128,19 +139,21 @@ def main(
     """Print what goodput loses without each part, in points, at each load, and the most of all graphs."""
     if not queries.__file__.endswith(".py"):
         raise typer.BadParameter("methods of compiled classes can't be replaced: set MAINSPRING_NATIVE=0")
-    loads, figures = load or [0.7, 1.0, 1.5], []
-    most = dict.fromkeys(WITHOUT, -100.0)
-    for name in graph or GRAPHS:
-        for each in loads:
-            found = {
-                part: statistics.mean([play(name, each, part, seconds, seed) for seed in range(seeds)])
-                for part in WITHOUT
-            }
-            whole = found.pop("nothing")
-            lost = {part: whole - goodput for part, goodput in found.items()}
-            most.update({part: max(most[part], points) for part, points in lost.items()})
-            note = ", ".join(f"{points:+.1f} for {part}" for part, points in lost.items())
-            figures.append(Figure(f"{name} at {each:g}", whole, "%", note=note))
+    figures, most = [], dict.fromkeys(WITHOUT, -100.0)
+    cells = [(name, each, LOAD_MS, 1.0) for name in graph or GRAPHS for each in load or [0.7, 1.0, 1.5]]
+    for name, each, load_ms, slo in cells if graph or load else [*cells, SLOW]:
+        # A small load needs longer for as many requests.
+        long = seconds * max(1.0, 0.15 / each)
+        found = {
+            part: statistics.mean([play(name, each, part, long, seed, load_ms, slo) for seed in range(seeds)])
+            for part in WITHOUT
+        }
+        whole = found.pop("nothing")
+        lost = {part: whole - goodput for part, goodput in found.items()}
+        most.update({part: max(most[part], points) for part, points in lost.items()})
+        note = ", ".join(f"{points:+.1f} for {part}" for part, points in lost.items())
+        slow = f", LOADs of {load_ms:g} ms" if load_ms != LOAD_MS else ""
+        figures.append(Figure(f"{name} at {each:g}{slow}", whole, "%", note=note))
     del most["nothing"]
     figures += [
         Figure(f"most that is lost without {part}", points, "points", PAYS, at_least=True)

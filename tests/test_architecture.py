@@ -96,7 +96,7 @@ FUNCTION_LINES = 50
 HOUSE = {
     "lines of the product": 135_520,
     "files of the product": 659,
-    "lines of the lab": 26_990,
+    "lines of the lab": 27_010,
     "files on the way of a request over ZeroMQ": 86,
     "files on the way of a request over HTTP": 86,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.experiments.graph_ablation import WITHOUT, play, without
+from mainspring.experiments.graph_ablation import SLOW, WITHOUT, play, without
 from mainspring.scheduler import queries
 from mainspring.scheduler.queries import Queries
 
@@ -21,6 +21,12 @@ def test_a_small_load_is_in_time_without_any_part(part: str) -> None:
 def test_without_admission_an_overload_has_less_in_time() -> None:
     whole, found = (play("vote", 2.0, part, 0.5, 0) for part in ("nothing", "admission of the whole"))
     assert 0.0 < found < whole
+
+
+def test_looking_ahead_pays_where_loads_take_long() -> None:
+    name, load, load_ms, slo = SLOW
+    whole, found = (play(name, load, part, 8.0, 0, load_ms, slo) for part in ("nothing", "looking ahead"))
+    assert found < whole - 5.0
 
 
 def test_what_was_taken_out_comes_back() -> None:
