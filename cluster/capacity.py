@@ -6,7 +6,7 @@ from typing import Final
 
 from mainspring.cluster.models import Model
 from mainspring.cluster.provision import Kind
-from mainspring.cluster.residency_bits import is_barred, is_hopeless
+from mainspring.cluster.residency import is_barred, is_hopeless
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.status import impossible
 from mainspring.cluster.workers import Worker

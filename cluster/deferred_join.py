@@ -1,6 +1,6 @@
 """Deferred entry of what a joining worker has prepared, part by part: it may be tens of thousands of models.
 
-What is asked about earlier is entered then (`cluster.residency_bits`). So the state is, whenever it is read,
+What is asked about earlier is entered then (`cluster.residency`). So the state is, whenever it is read,
 as if all had been entered when the worker joined, and a join holds nobody up.
 """
 

@@ -15,14 +15,12 @@ from mainspring.cluster.apply import apply, settle
 from mainspring.cluster.execution import Batch, infer_begun
 from mainspring.cluster.membership import note_standing
 from mainspring.cluster.models import Model
-from mainspring.cluster.pages import PageTable
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.requests import Place, Request
-from mainspring.cluster.residency import give_pages_back
-from mainspring.cluster.residency_bits import find, tidy
+from mainspring.cluster.residency import find, give_pages_back, tidy
 from mainspring.cluster.restore import enter, restore, serve
 from mainspring.cluster.state import Change, Cluster
-from mainspring.cluster.workers import Worker
+from mainspring.cluster.workers import PageTable, Worker
 from mainspring.messages.actions import (
     Action,
     Command,

@@ -10,8 +10,7 @@ from mainspring.cluster.device_kinds import forget_kind
 from mainspring.cluster.execution import at_work
 from mainspring.cluster.models import Losses, Model
 from mainspring.cluster.placements import Placement, State
-from mainspring.cluster.residency import give_up, leave
-from mainspring.cluster.residency_bits import at, find, hosts, of_worker
+from mainspring.cluster.residency import at, find, give_up, hosts, leave, of_worker
 from mainspring.cluster.state import NOTHING, Change, Cluster
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Infer, Load, Open, Prepare, Result, kind_of

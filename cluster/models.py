@@ -3,7 +3,7 @@
 Clockwork, section 5.3: memory state and pending actions. Thousands of models on hundreds of workers are
 millions of pairs, nearly all of which say nothing but that the model is prepared there, or not yet. So a
 pair has an object (`Placement`) only while there is more to say, and otherwise a bit (`Model.prepared`);
-`cluster.residency_bits` answers for both.
+`cluster.residency` answers for both.
 """
 
 from __future__ import annotations

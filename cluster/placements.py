@@ -60,7 +60,7 @@ NO_BUCKETS: Final[list[Placement]] = []
 
 
 class Placement:
-    """One model on one worker: an object while a bit can't say it all (`cluster.residency_bits`).
+    """One model on one worker: an object while a bit can't say it all (`cluster.residency`).
 
     A model with symbols has beside it one for each bucket, with the bucket's estimates; where the weights are
     is said by the model's own, and theirs are kept equal.

@@ -12,7 +12,7 @@ from mainspring.cluster.deferred_join import settle
 from mainspring.cluster.estimates import InferTimes
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
-from mainspring.cluster.residency_bits import at
+from mainspring.cluster.residency import at
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import (

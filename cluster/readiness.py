@@ -10,7 +10,7 @@ from collections.abc import Container
 
 from mainspring.cluster.deferred_join import settle
 from mainspring.cluster.models import Model
-from mainspring.cluster.residency_bits import hosts, is_barred, is_loadable
+from mainspring.cluster.residency import hosts, is_barred, is_loadable
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.status import impossible
 from mainspring.messages.served import CANT_BE_LOADED, NO_WORKER, STARTING, why

@@ -10,8 +10,7 @@ from mainspring.cluster.models import Losses, Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.queries import Query
 from mainspring.cluster.requests import Place, Request
-from mainspring.cluster.residency import give_pages_back
-from mainspring.cluster.residency_bits import find
+from mainspring.cluster.residency import find, give_pages_back
 from mainspring.cluster.scaling import restore_scale
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import Slot

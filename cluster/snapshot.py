@@ -14,7 +14,7 @@ import msgspec
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.requests import Request
-from mainspring.cluster.residency_bits import of_worker
+from mainspring.cluster.residency import of_worker
 from mainspring.cluster.scaling import scale_state
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import Slot

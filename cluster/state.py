@@ -74,7 +74,7 @@ class Cluster:
         self.overdue: dict[str, Model] = {}
         """Models with INFERs that took far too long, or at which workers were lost."""
         self.fleeting: list[Placement] = []
-        """Placements that may be plain by now: `residency_bits.tidy` drops them."""
+        """Placements that may be plain by now: `residency.tidy` drops them."""
         self.of_kind: dict[str, int] = {}
         """The set of workers of each kind of device."""
         self.changes = self.open_workers = 0

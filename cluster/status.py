@@ -6,7 +6,7 @@ from mainspring.cluster.deferred_join import settle
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import PREPARED_STATES, State
 from mainspring.cluster.provision import Kind
-from mainspring.cluster.residency_bits import hosts, is_barred, is_hopeless
+from mainspring.cluster.residency import hosts, is_barred, is_hopeless
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
 from mainspring.messages.codes import Reason

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from mainspring.cluster.placements import Placement
 from mainspring.cluster.requests import Request
-from mainspring.cluster.residency_bits import able, at
+from mainspring.cluster.residency import able, at
 from mainspring.cluster.workers import Worker
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.base import Batch, Policy

@@ -14,7 +14,7 @@ from typing import Final
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.requests import Request
-from mainspring.cluster.residency_bits import is_loadable
+from mainspring.cluster.residency import is_loadable
 from mainspring.cluster.timeline import NEVER_NS
 from mainspring.cluster.workers import Worker
 from mainspring.scheduler.config import milliseconds

@@ -13,7 +13,7 @@ from typing import Final, cast
 from mainspring.cluster.apply import apply
 from mainspring.cluster.capacity import kept_pages
 from mainspring.cluster.requests import Request
-from mainspring.cluster.residency_bits import is_prepared_anywhere, tidy
+from mainspring.cluster.residency import is_prepared_anywhere, tidy
 from mainspring.cluster.snapshot import Part, snapshot
 from mainspring.cluster.state import NO_REQUESTS
 from mainspring.cluster.status import cluster_status

@@ -15,14 +15,13 @@ from mainspring.messages.actions import Infer, Load, Open, Prepare, Release, Res
 from mainspring.messages.codes import Reason, Status
 from mainspring.scheduler.alarms import WorkerTimers
 from mainspring.scheduler.best_effort import BestEffort
-from mainspring.scheduler.idle_workers import WIDE_FROM, is_replicated_widely
 from mainspring.scheduler.opening.scheduling import Openings
 from mainspring.scheduler.overdue_actions import OverdueActions
 from mainspring.scheduler.overload import Overload
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.request_lifecycle import RequestLifecycle
 from mainspring.scheduler.residency import Residency
-from mainspring.scheduler.state import SchedulerState
+from mainspring.scheduler.state import WIDE_FROM, SchedulerState, is_replicated_widely
 
 BEST_EFFORT_WINDOW_NS: Final = 1_000_000_000
 """Time after the predicted beginning within which an INFER without any deadline may begin."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mainspring.cluster.placements import State
-from mainspring.cluster.residency_bits import of_worker
+from mainspring.cluster.residency import of_worker
 from mainspring.cluster.workers import Worker
 from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.load_queue import Pins

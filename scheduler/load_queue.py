@@ -16,7 +16,7 @@ from typing import Final
 from mainspring.cluster.capacity import PINNED_SHARE, kept_pages
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
-from mainspring.cluster.residency_bits import able, at, is_barred, is_hopeless, is_loadable
+from mainspring.cluster.residency import able, at, is_barred, is_hopeless, is_loadable
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import LoadReason
 from mainspring.scheduler.placing import LoadPlan, plan_load, plan_on_freest

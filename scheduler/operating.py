@@ -11,7 +11,7 @@ from typing import Final
 from mainspring.cluster.capacity import unpinnable, unscalable
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
-from mainspring.cluster.residency_bits import at, hosts
+from mainspring.cluster.residency import at, hosts
 from mainspring.cluster.state import Change
 from mainspring.messages.actions import LoadReason
 from mainspring.messages.events import OperatorAsked

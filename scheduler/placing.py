@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
-from mainspring.cluster.residency_bits import able, at
+from mainspring.cluster.residency import able, at
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import LoadReason

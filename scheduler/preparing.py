@@ -17,7 +17,7 @@ from typing import Final
 
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import State
-from mainspring.cluster.residency_bits import hosts, is_known
+from mainspring.cluster.residency import hosts, is_known
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Prepare
 from mainspring.scheduler.opening.scheduling import Openings

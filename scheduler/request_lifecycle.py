@@ -8,14 +8,13 @@ from typing import Final
 from mainspring.cluster.models import Model
 from mainspring.cluster.plans import Plan, earliest_finish_ns, plans, reject_evidence, soonest_in_time_ns
 from mainspring.cluster.requests import Place, Request
-from mainspring.cluster.residency_bits import is_given_up
+from mainspring.cluster.residency import is_given_up
 from mainspring.cluster.state import Change
 from mainspring.cluster.status import impossible
 from mainspring.messages.actions import Ahead, Doubted, Ranked, Reject, RejectEvidence
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import RequestArrived
 from mainspring.scheduler.best_effort import BestEffort
-from mainspring.scheduler.idle_workers import is_replicated_widely
 from mainspring.scheduler.load_queue import MissedModels
 from mainspring.scheduler.opening.admission import AdmissionWhileOpening
 from mainspring.scheduler.overdue_actions import overdue_detail
@@ -23,7 +22,7 @@ from mainspring.scheduler.overload import Overload, sentence
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.preparing import Preparing
 from mainspring.scheduler.priority import preferred_due_ns, preferred_turn_ns
-from mainspring.scheduler.state import SchedulerState
+from mainspring.scheduler.state import SchedulerState, is_replicated_widely
 
 _QUEUED: Final = Place.QUEUED
 

@@ -7,8 +7,7 @@ from typing import Final
 
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
-from mainspring.cluster.residency import forget
-from mainspring.cluster.residency_bits import of_worker
+from mainspring.cluster.residency import forget, of_worker
 from mainspring.cluster.state import Change
 from mainspring.cluster.timeline import Slot
 from mainspring.cluster.workers import Worker

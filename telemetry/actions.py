@@ -19,15 +19,18 @@ from mainspring.messages.actions import KINDS, Action, DropWorker, Infer, Load, 
 from mainspring.messages.codes import Status
 from mainspring.messages.events import ModelAdded, ModelRemoved, WorkerJoined, WorkerLeft
 from mainspring.messages.metrics import ClusterMetrics, ModelActions, WorkerActions
-from mainspring.telemetry.bounded import OTHER, BoundedLabels, key_labels, model_key
-from mainspring.telemetry.entries import Entry, Record
-from mainspring.telemetry.histograms import (
+from mainspring.telemetry.bounded import (
     BATCH_BOUNDS,
     ERROR_BOUNDS_NS,
     HOST_BOUNDS_NS,
     LATENCY_BOUNDS_NS,
+    OTHER,
+    BoundedLabels,
     Histogram,
+    key_labels,
+    model_key,
 )
+from mainspring.telemetry.entries import Entry, Record
 
 WORKERS_REMEMBERED = 4_096
 """Workers that left whose counts are kept for when they come back; one more makes it forget the oldest."""

@@ -2,7 +2,7 @@
 
 Durations are counted in buckets that are at most 1/128 of their value wide, and a percentile is the middle of
 its bucket. Counts can be added and taken off again, so that windows of time need no second pass. What is sent
-to other processes and scraped has fixed bounds instead (`telemetry.histograms`).
+to other processes and scraped has fixed bounds instead (`telemetry.bounded`).
 """
 
 from __future__ import annotations

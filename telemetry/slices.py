@@ -26,7 +26,7 @@ from typing import BinaryIO
 import msgspec
 
 from mainspring.cluster.placements import PREPARED_STATES, State
-from mainspring.cluster.residency_bits import of_worker
+from mainspring.cluster.residency import of_worker
 from mainspring.cluster.snapshot import snapshot
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker

@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "telemetry": {"cluster", "messages"},
     "controller": {"cluster", "scheduler", "messages", "telemetry", "transport"},
     "worker": {"messages", "transport", "compiler.artifact"},
-    "gateway": {"messages", "transport", "telemetry.bounded", "telemetry.histograms"},
+    "gateway": {"messages", "transport", "telemetry.bounded"},
     # A client of the gateway's host connects to it as processes connect to each other.
     "client": {"messages", "transport"},
     "compiler": {"messages"},
@@ -94,8 +94,8 @@ FILE_LINES = 500
 FUNCTION_LINES = 50
 
 HOUSE = {
-    "lines of the product": 135_520,
-    "files of the product": 659,
+    "lines of the product": 135_500,
+    "files of the product": 652,
     "lines of the lab": 27_010,
     "files on the way of a request over ZeroMQ": 86,
     "files on the way of a request over HTTP": 86,

@@ -41,7 +41,7 @@ TIER_OF = {
     "cluster": "unit",
     "cluster/test_apply": "codegen",
     "cluster/test_readiness": "codegen",
-    "cluster/test_residency_bits": "codegen",
+    "cluster/test_residency": "codegen",
     "cluster/test_restore": "codegen",
     "compiler": "unit",
     "compiler/python_models/test_compiling": "codegen",

@@ -10,7 +10,7 @@ from mainspring.cluster.estimates import InferTimes
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import PREPARED_STATES, Placement, State
 from mainspring.cluster.readiness import takers, why_not
-from mainspring.cluster.residency_bits import at, hosts
+from mainspring.cluster.residency import at, hosts
 from mainspring.cluster.spread import LONG, TYPICAL
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.status import is_erratic

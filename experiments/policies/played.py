@@ -15,7 +15,7 @@ import numpy.typing as npt
 from mainspring.compiler.artifact.profiles import EMULATED, read_profile_table
 from mainspring.experiments.policies.scenarios import WAVE_S, Group, Scenario
 from mainspring.messages.model import ModelSpec, Profile
-from mainspring.scheduler.policies.mainspring.fairness import floor_of
+from mainspring.scheduler.policies.mainspring.ranking import floor_of
 from mainspring.simulator.bound.dual import ITERATIONS, Fleet, Stream, goodput_bound
 from mainspring.simulator.offered import mean_multiple
 from mainspring.simulator.spec import Spread, matches

@@ -12,8 +12,7 @@ from mainspring.gateway.metrics.series import Buckets, Series, family, head, lab
 from mainspring.messages.codes import Reason
 from mainspring.messages.metrics import READINGS, ClusterMetrics, HistogramCounts, WorkerActions
 from mainspring.messages.scaling import KindStatus
-from mainspring.telemetry.bounded import key_labels
-from mainspring.telemetry.histograms import LATENCY_BOUNDS_NS, SLACK_BOUNDS_NS, Histogram
+from mainspring.telemetry.bounded import LATENCY_BOUNDS_NS, SLACK_BOUNDS_NS, Histogram, key_labels
 
 _SECONDS = 1e9
 

@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from mainspring.messages.clients import StepTiming
 from mainspring.messages.codes import Reason
-from mainspring.telemetry.histograms import LATENCY_BOUNDS_NS, SLACK_BOUNDS_NS, Histogram
+from mainspring.telemetry.bounded import LATENCY_BOUNDS_NS, SLACK_BOUNDS_NS, Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement
-from mainspring.cluster.residency_bits import at, is_loadable
+from mainspring.cluster.residency import at, is_loadable
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.state import SchedulerState
 

@@ -26,7 +26,7 @@ from typing import Final
 
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
-from mainspring.cluster.residency_bits import is_loadable, of_worker
+from mainspring.cluster.residency import is_loadable, of_worker
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Open, Result
 from mainspring.messages.codes import Status

@@ -7,7 +7,7 @@ allocations); and the load priority ``p_m = d_m - sum_g a_m,g * capacity_g / l_g
 unfulfilled work. Updated for one model at a time, when something happens to it; all in whole
 nanoseconds, so that nothing drifts.
 
-The demand for a wide model (`idle_workers.is_replicated_widely`) is allocated to no device by itself: its
+The demand for a wide model (`state.is_replicated_widely`) is allocated to no device by itself: its
 devices are taken to be loaded as all are on average, and what is demanded of wide models is a part of every
 device's load. Shared out one by one it would come to much the same, and take the time of as many devices for
 each request.
@@ -19,12 +19,11 @@ import heapq
 from typing import Final
 
 from mainspring.cluster.models import Model
-from mainspring.cluster.residency_bits import is_everywhere, of_worker
+from mainspring.cluster.residency import is_everywhere, of_worker
 from mainspring.cluster.workers import Worker
-from mainspring.scheduler.idle_workers import is_replicated_widely
 from mainspring.scheduler.policies.loads import PolicyLoads, shortest_ns
-from mainspring.scheduler.policies.notes import WorkerNote, model_note, worker_note
-from mainspring.scheduler.state import SchedulerState
+from mainspring.scheduler.policies.notes import Demand, model_note, worker_note
+from mainspring.scheduler.state import SchedulerState, is_replicated_widely
 
 IDLE_LOAD_NS: Final = 1_000_000
 """Added to each load before it is inverted, so that an idle device's share is finite."""
@@ -34,41 +33,6 @@ SWEPT_FROM: Final = 1_024
 """A heap of fewer entries is not swept."""
 _push_heap: Final = heapq.heappush
 _pop_heap: Final = heapq.heappop
-
-
-class Demand:
-    """One model's demand, allocations and priority, and what the heap says of it."""
-
-    __slots__ = (
-        "allocations_ns",
-        "aside",
-        "bound_ns",
-        "demand_ns",
-        "holders",
-        "notes",
-        "priority_ns",
-        "spread_ns",
-        "wanted_ns",
-        "wide",
-    )
-
-    def __init__(self) -> None:
-        self.demand_ns = 0
-        self.priority_ns = 0
-        self.wanted_ns = 0
-        """The priority if it is positive and the model can be loaded, else 0."""
-        self.bound_ns = 0
-        """The priority in the model's heap entry, at least ``wanted_ns``; 0 without one."""
-        self.aside = False
-        self.holders: list[Worker] = []
-        """The workers that held the model when its demand was last allocated."""
-        self.notes: list[WorkerNote] = []
-        """The policy's note of each holder."""
-        self.allocations_ns: list[int] = []
-        """Time allocated to each holder; nothing of a wide model."""
-        self.wide = False
-        self.spread_ns = 0
-        """Time allocated to all devices together, of a wide model."""
 
 
 class DemandLoads(PolicyLoads):

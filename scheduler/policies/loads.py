@@ -13,7 +13,7 @@ from mypy_extensions import mypyc_attr
 
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement
-from mainspring.cluster.residency_bits import able, at
+from mainspring.cluster.residency import able, at
 from mainspring.cluster.workers import Worker
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.placing import LoadPlan, plan_load

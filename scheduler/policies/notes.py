@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from mainspring.cluster.placements import Placement
     from mainspring.cluster.workers import Worker
     from mainspring.scheduler.alarms import WorkerTimers
-    from mainspring.scheduler.policies.demand import Demand
 
 
 @final
@@ -59,6 +58,41 @@ class ReadyHeap:
         """The number of entries from which on the void ones are dropped."""
         self.scale_ns = 0.0
         """The scale by which the entries are ranked."""
+
+
+class Demand:
+    """One model's demand, allocations and priority, and what the heap says of it."""
+
+    __slots__ = (
+        "allocations_ns",
+        "aside",
+        "bound_ns",
+        "demand_ns",
+        "holders",
+        "notes",
+        "priority_ns",
+        "spread_ns",
+        "wanted_ns",
+        "wide",
+    )
+
+    def __init__(self) -> None:
+        self.demand_ns = 0
+        self.priority_ns = 0
+        self.wanted_ns = 0
+        """The priority if it is positive and the model can be loaded, else 0."""
+        self.bound_ns = 0
+        """The priority in the model's heap entry, at least ``wanted_ns``; 0 without one."""
+        self.aside = False
+        self.holders: list[Worker] = []
+        """The workers that held the model when its demand was last allocated."""
+        self.notes: list[WorkerNote] = []
+        """The policy's note of each holder."""
+        self.allocations_ns: list[int] = []
+        """Time allocated to each holder; nothing of a wide model."""
+        self.wide = False
+        self.spread_ns = 0
+        """Time allocated to all devices together, of a wide model."""
 
 
 @final

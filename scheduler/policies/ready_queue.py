@@ -5,7 +5,7 @@ for, whose key is `Placement.note`; the heap's other entries are void and droppe
 has a lower bound of the key of any batch that the model could run there. A choice takes entries out, finds
 what each model could run now, and ends once the best key that it found is lower than all bounds left.
 
-A wide model (`idle_workers.is_replicated_widely`) has one entry instead for all workers of a kind (`Copies`),
+A wide model (`state.is_replicated_widely`) has one entry instead for all workers of a kind (`Copies`),
 in a heap that they share: the bound is the same for all of them, and so a request, or a batch that one of
 them takes, changes one entry. A choice looks at both heaps and passes over what its worker does not hold.
 """
@@ -22,10 +22,9 @@ from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement
 from mainspring.cluster.workers import Worker
 from mainspring.scheduler.alarms import Entry, order, pop, push
-from mainspring.scheduler.idle_workers import is_replicated_widely
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.policies.notes import Copies, Ready, ReadyHeap, model_note, worker_note
-from mainspring.scheduler.state import READY_SLACK_NS, SchedulerState
+from mainspring.scheduler.state import READY_SLACK_NS, SchedulerState, is_replicated_widely
 
 PUT_OFF: Final = (0, -1, 0)
 """The answer of `ReadyQueuePolicy.candidate` for a model that the policy offers again by itself later."""

@@ -12,7 +12,7 @@ from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.plans import CANDIDATES, PLANNED_FOR, Plan, plans, readiness, reject_evidence
 from mainspring.cluster.requests import Place, Request
-from mainspring.cluster.residency_bits import at, is_loadable
+from mainspring.cluster.residency import at, is_loadable
 from mainspring.cluster.state import Cluster
 from mainspring.messages.actions import (
     Candidate,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mainspring.cluster.readiness import takers, why_not
-from mainspring.cluster.residency_bits import is_barred, is_loadable
+from mainspring.cluster.residency import is_barred, is_loadable
 from mainspring.messages.codes import Status
 from mainspring.messages.events import ModelAdded, OperatorAsked, WorkerJoined, WorkerLeft
 from mainspring.messages.operating import DrainWorker, ResumeWorker

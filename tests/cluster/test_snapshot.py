@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from mainspring.cluster.residency_bits import at
+from mainspring.cluster.residency import at
 from mainspring.cluster.snapshot import AT_ONCE, snapshot
 from mainspring.messages.actions import Infer, Prepare, Result
 from mainspring.messages.codes import Status

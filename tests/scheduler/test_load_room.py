@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from mainspring.cluster.residency_bits import at, hosts
+from mainspring.cluster.residency import at, hosts
 from mainspring.messages.actions import Command, Load, Result, Unload
 from mainspring.messages.events import Event, Wakeup, WorkerJoined
 from mainspring.messages.operating import LoadOn, UnloadFrom

@@ -9,7 +9,7 @@ from mainspring.cluster.apply import apply, settle
 from mainspring.cluster.membership import FATAL, FATAL_APART_NS, FATAL_ATTEMPTS
 from mainspring.cluster.placements import Placement
 from mainspring.cluster.readiness import takers, why_not
-from mainspring.cluster.residency_bits import of_worker
+from mainspring.cluster.residency import of_worker
 from mainspring.cluster.state import Cluster
 from mainspring.messages.actions import (
     Command,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from mainspring.cluster.apply import apply
 from mainspring.cluster.deferred_join import ENTERED_AT_ONCE, Joining
-from mainspring.cluster.residency_bits import is_loadable, is_prepared_anywhere
+from mainspring.cluster.residency import is_loadable, is_prepared_anywhere
 from mainspring.cluster.validate import validate
 from mainspring.messages.actions import Command, Infer, Load, Prepare, Release, Result
 from mainspring.messages.codes import Status

@@ -16,9 +16,9 @@ from mainspring.messages.events import (
 )
 from mainspring.messages.operating import DrainWorker
 from mainspring.scheduler.config import SchedulerConfig
-from mainspring.scheduler.idle_workers import WIDE_FROM, is_replicated_widely
 from mainspring.scheduler.policies.notes import model_note
 from mainspring.scheduler.policies.registry import policy_names
+from mainspring.scheduler.state import WIDE_FROM, is_replicated_widely
 from mainspring.simulator.run import simulate
 from mainspring.simulator.spec import Crash, DeviceGroup, FaultsSpec, ModelGroup, SimulationSpec, WorkloadSpec
 from tests.scheduler.hand import MS, Hand, spec

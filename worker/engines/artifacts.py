@@ -291,7 +291,7 @@ class Arena:
 
     def expect(self, models: Iterable[Sequence[int]]) -> None:
         """Have the pages taken that models with these extents need together, where the controller puts them
-        while there is room (`mainspring.cluster.pages`): those with longer ones than a page at the high end.
+        while there is room (`cluster.workers.PageTable`): those with longer ones than a page at the high end.
         """
         first = last = 0
         for extents in models:

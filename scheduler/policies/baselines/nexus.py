@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 import msgspec
 
-from mainspring.cluster.residency_bits import at, is_loadable
+from mainspring.cluster.residency import at, is_loadable
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.config import milliseconds
 from mainspring.scheduler.placing import plan_load

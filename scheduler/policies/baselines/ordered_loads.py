@@ -16,7 +16,7 @@ from mypy_extensions import mypyc_attr
 
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement
-from mainspring.cluster.residency_bits import is_everywhere, of_worker
+from mainspring.cluster.residency import is_everywhere, of_worker
 from mainspring.cluster.workers import Worker
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.loads import PolicyLoads, shortest_ns

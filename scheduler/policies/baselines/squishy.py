@@ -19,7 +19,7 @@ import math
 
 from mainspring.cluster.estimates import InferTimes
 from mainspring.cluster.models import Model
-from mainspring.cluster.residency_bits import is_loadable
+from mainspring.cluster.residency import is_loadable
 from mainspring.cluster.workers import Worker
 from mainspring.scheduler.policies.baselines.nexus_sessions import Session
 

@@ -38,12 +38,10 @@ from mainspring.scheduler.policies.mainspring.constants import (
     SHORTEST_DELAY_NS,
     TOLERATED_MISSES,
 )
-from mainspring.scheduler.policies.mainspring.fairness import Fairness, set_boost
 from mainspring.scheduler.policies.mainspring.heterogeneous import HeterogeneousKinds
 from mainspring.scheduler.policies.mainspring.loading import Replication, WorthLoads
-from mainspring.scheduler.policies.mainspring.pricing import ExecPrice
-from mainspring.scheduler.policies.mainspring.ranking import Ranking
-from mainspring.scheduler.policies.mainspring.usage import Popularity, Utilisation
+from mainspring.scheduler.policies.mainspring.ranking import Fairness, Ranking, set_boost
+from mainspring.scheduler.policies.mainspring.usage import ExecPrice, Popularity, Utilisation
 from mainspring.scheduler.policies.notes import Copies, model_note, worker_note
 from mainspring.scheduler.policies.options import MainspringOptions
 from mainspring.scheduler.policies.ready_queue import ReadyQueuePolicy, enter, enter_copies, ready_by_ns
@@ -132,10 +130,10 @@ class Mainspring(ReadyQueuePolicy):
     def queued(self, now_ns: int, request: Request) -> None:
         """Offer the model to the workers that hold it, and enter its demand."""
         model = request.model
-        self._popularity.asked(now_ns, model)
-        self._ranking.asked(request)
-        self._fairness.asked(now_ns, model)
         note = model_note(model)
+        self._popularity.asked(now_ns, model)
+        self._ranking.asked(request, note)
+        self._fairness.asked(now_ns, note)
         if not note.weighed:
             self._weigh(model)
         if not note.counted:

@@ -66,7 +66,7 @@ def test_it_says_what_limits_this_machine_and_what_shares_with_what(monkeypatch:
 
 def test_it_names_a_module_that_could_not_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(descriptors, "file_limit", lambda: 1 << 20)
-    partly = State(Use.PARTLY, "mainspring.cluster.pages is not compiled: mypyc refuses line 3: so it is")
+    partly = State(Use.PARTLY, "mainspring.cluster.workers is not compiled: mypyc refuses line 3: so it is")
     (said,) = remedies([(CORE, partly)], GatewayConfig())
     assert said == f"not all is compiled: {partly.detail}"
 

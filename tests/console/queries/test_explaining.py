@@ -7,7 +7,7 @@ import pytest
 
 from mainspring.cluster.follow import follow
 from mainspring.cluster.plans import CANDIDATES, Plan, plans, soonest
-from mainspring.cluster.residency_bits import hosts
+from mainspring.cluster.residency import hosts
 from mainspring.cluster.state import Cluster
 from mainspring.console.payloads import Alternative, Story
 from mainspring.console.queries.request import request

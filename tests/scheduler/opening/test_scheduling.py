@@ -7,7 +7,7 @@ import pytest
 
 from mainspring.cluster.estimates import UNKNOWN_OPEN_NS
 from mainspring.cluster.placements import State
-from mainspring.cluster.residency_bits import find
+from mainspring.cluster.residency import find
 from mainspring.messages.actions import Command, Infer, Load, LoadReason, Open, Prepare, Release
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.events import ModelAdded, ModelRemoved, OperatorAsked, Wakeup, WorkerLeft

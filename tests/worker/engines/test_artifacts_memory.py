@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mainspring.cluster.pages import PageTable
+from mainspring.cluster.workers import PageTable
 from mainspring.worker.engine import Bytes
 from mainspring.worker.engines import artifacts as host
 from mainspring.worker.engines.artifacts import Arena, MappedFile, allocate, take

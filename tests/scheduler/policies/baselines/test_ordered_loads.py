@@ -6,7 +6,7 @@ import pytest
 
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
-from mainspring.cluster.residency_bits import at
+from mainspring.cluster.residency import at
 from mainspring.cluster.workers import Worker
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.policies.baselines.ordered_loads import OrderedLoads

@@ -15,8 +15,7 @@ from mainspring.scheduler.policies.mainspring.constants import (
     UTILISATION_WINDOW_NS,
 )
 from mainspring.scheduler.policies.mainspring.policy import Mainspring
-from mainspring.scheduler.policies.mainspring.pricing import ExecPrice
-from mainspring.scheduler.policies.mainspring.usage import Popularity, Utilisation
+from mainspring.scheduler.policies.mainspring.usage import ExecPrice, Popularity, Utilisation
 from mainspring.scheduler.policies.notes import model_note
 from mainspring.scheduler.state import SchedulerState
 from tests.scheduler.hand import MS, Hand, spec

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mainspring.cluster.residency_bits import at
+from mainspring.cluster.residency import at
 from mainspring.messages.actions import Command, Infer, Load, Reject, Unload
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.events import Event, OperatorAsked, RequestArrived, Wakeup

@@ -21,7 +21,7 @@ def unlike_after(*requests: tuple[int, float | None]) -> int:
     for id_, (rows, slo_ms) in enumerate(requests):
         arrived_ns = 1_000 * id_
         due_ns = None if slo_ms is None else arrived_ns + int(slo_ms * MS)
-        ranking.asked(made.request(id_, model, rows, arrived_ns, due_ns))
+        ranking.asked(made.request(id_, model, rows, arrived_ns, due_ns), model_note(model))
     return model_note(model).unlike
 
 
@@ -47,7 +47,9 @@ def test_the_scale_stays_short_where_requests_are_unlike_in_rows(unlike: str) ->
     ranking = Ranking(pads=True)
     for id_ in range(200):
         rows, slo_ms = (1 + id_ % 2, 100) if unlike == "rows" else (1, 100 + 100 * (id_ % 2))
-        ranking.asked(made.request(id_, placement.model, rows, id_, id_ + slo_ms * MS))
+        ranking.asked(
+            made.request(id_, placement.model, rows, id_, id_ + slo_ms * MS), model_note(placement.model)
+        )
         ranking.ran(placement, 10 * MS, dropped=0.3)
     short = ranking.scale_ns <= 1.3 * UNLIKE_ROWS_BATCHES * 10 * MS
     assert short == (unlike == "rows")

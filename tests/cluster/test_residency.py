@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from mainspring.cluster.placements import State
-from mainspring.cluster.residency_bits import (
+from mainspring.cluster.residency import (
     at,
     find,
     hosts,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.cluster.pages import PageTable
+from mainspring.cluster.workers import PageTable
 
 
 @given(

@@ -7,7 +7,7 @@ import pytest
 
 from mainspring.cluster.models import Model
 from mainspring.scheduler.policies.mainspring.constants import HIGHEST_PRICE, TURN_BOOST, TURN_WITHIN_NS
-from mainspring.scheduler.policies.mainspring.fairness import Fairness
+from mainspring.scheduler.policies.mainspring.ranking import Fairness
 from mainspring.scheduler.policies.notes import model_note
 from tests.scheduler.hand import MS, spec
 
@@ -19,30 +19,30 @@ def test_nobody_is_boosted_without_fairness() -> None:
     for _ in range(1000):
         assert not floor.missed(NOW_NS, model)
     floor.starved(NOW_NS, model)
-    floor.asked(NOW_NS + TURN_WITHIN_NS, model)
+    floor.asked(NOW_NS + TURN_WITHIN_NS, model_note(model))
     assert model_note(model).boost == 0.0
 
 
 def test_a_model_that_few_ask_for_gets_a_turn_once_it_has_missed_a_request_for_long() -> None:
     floor, rare = Fairness(0.05), Model(spec("rare"), 1)
     note = model_note(rare)
-    floor.asked(NOW_NS, rare)
+    floor.asked(NOW_NS, model_note(rare))
     assert not floor.missed(NOW_NS, rare), "a single miss asks for nothing by itself"
-    floor.asked(NOW_NS + TURN_WITHIN_NS // 2, rare)
+    floor.asked(NOW_NS + TURN_WITHIN_NS // 2, model_note(rare))
     assert note.boost == pytest.approx(TURN_BOOST / 2)
     floor.missed(NOW_NS + TURN_WITHIN_NS // 2, rare)
-    floor.asked(NOW_NS + 3 * TURN_WITHIN_NS, rare)
+    floor.asked(NOW_NS + 3 * TURN_WITHIN_NS, model_note(rare))
     assert note.boost == pytest.approx(TURN_BOOST), "no more than that, however long it waits"
     floor.answered(rare, 1)
     assert note.boost == 0.0
-    floor.asked(NOW_NS + 9 * TURN_WITHIN_NS, rare)
+    floor.asked(NOW_NS + 9 * TURN_WITHIN_NS, model_note(rare))
     assert note.boost == 0.0, "its last request was answered"
 
 
 def test_a_model_that_is_refused_on_arrival_for_want_of_its_weights_waits_for_its_turn_too() -> None:
     floor, absent = Fairness(0.05), Model(spec("absent"), 1)
     floor.starved(NOW_NS, absent)
-    floor.asked(NOW_NS + TURN_WITHIN_NS, absent)
+    floor.asked(NOW_NS + TURN_WITHIN_NS, model_note(absent))
     assert model_note(absent).boost == pytest.approx(TURN_BOOST)
     assert floor.dropped == 0.0
 

@@ -11,8 +11,8 @@ from mainspring.cluster.estimates import InferTimes
 from mainspring.cluster.placements import Placement
 from mainspring.cluster.workers import Worker
 from mainspring.scheduler.policies.mainspring.constants import EVICTED_FOR_NS
+from mainspring.scheduler.policies.mainspring.loading import Bound, Losses, worth
 from mainspring.scheduler.policies.mainspring.policy import Mainspring
-from mainspring.scheduler.policies.mainspring.victims import Bound, Losses, worth
 from mainspring.scheduler.policies.notes import model_note
 from mainspring.simulator.scenario import random_scenario, run_to_end
 
