@@ -68,7 +68,7 @@ def test_hello_tells_what_the_worker_is(start: Start) -> None:
 def test_hello_is_repeated_until_welcomed(start: Start) -> None:
     cluster = start(welcome=False, hello_retry_ms=20)
     for _ in range(3):
-        cluster.expect(WorkerHello)
+        assert not cluster.expect(WorkerHello).again
 
 
 def test_ping_is_answered(start: Start) -> None:
@@ -254,6 +254,7 @@ def test_unknown_session_drops_what_waits_and_greets_with_the_truth(start: Start
     hello = cluster.expect(WorkerHello)
     assert [(each.model, each.pages) for each in hello.resident] == [("m", (3,))]
     assert hello.prepared == {"m": spec().artifact}
+    assert hello.again, "its process has not ended"
     cluster.say(Welcome(PROTOCOL_VERSION, 2))
     again = infer(waiting.action_id)
     cluster.push(again.action_id, 1, ROW)
