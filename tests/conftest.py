@@ -39,6 +39,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "(what make test-rest runs again of unit)",
     )
     parser.addoption("--not-heart", action="store_true", help="leave out what make test runs of cluster")
+    parser.addoption(
+        "--fewer-examples",
+        action="store_true",
+        help=f"of property tests that make test-rest runs again, draw one example in {fuzz.FEWER}",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -72,7 +77,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if asked else True
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test with its tier."""
     for item in items:
         name = name_of(item.path)
@@ -85,6 +90,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(tier)
     if fuzz.SEED is not None:
         fuzz.vary(items)
+    elif config.getoption("--fewer-examples"):
+        fuzz.thin([item for item in items if is_compiled(name_of(item.path))])
 
 
 def pytest_runtest_setup() -> None:

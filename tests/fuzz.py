@@ -13,7 +13,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -25,6 +25,8 @@ SEED = int(os.environ[ROUND]) if os.environ.get(ROUND) else None
 """Decides what is drawn in this run; None where it is the same as ever."""
 MORE = int(os.environ.get("MAINSPRING_EXAMPLES") or 20)
 """How many times as many examples and seeds there are."""
+FEWER = 4
+"""How many times fewer examples there are where the same test runs once more, with compiled code."""
 ROUNDS = 1_000_000
 SEEDS_OF_A_ROUND = 10_000
 LONGEST_TEST_S = 3_600
@@ -51,28 +53,39 @@ def seeded(count: int, first: int = 0, *, also: Sequence[int] = ()) -> Callable[
 def vary(items: list[pytest.Item]) -> None:
     """Have property tests draw more and other examples, and files come in another order."""
     assert SEED is not None
-    for item in items:
-        if isinstance(item, pytest.Function):
-            _draw_more(item, SEED)
+    for drawing, holder, name in _property_tests(items):
+        if getattr(drawing, "_hypothesis_internal_use_seed", None) is None:
+            drawing._hypothesis_internal_use_seed = SEED
+            _scale(holder, name, MORE)
     order = sorted({item.path for item in items})
     random.Random(SEED).shuffle(order)
     items.sort(key=lambda item: order.index(item.path))
 
 
-def _draw_more(item: pytest.Function, seed: int) -> None:
-    # No public name changes what a test says itself of its settings.
-    test: Any = getattr(item.obj, "__func__", item.obj)
-    if machine := getattr(test, "_hypothesis_state_machine_class", None):
-        machine._hypothesis_internal_use_seed = seed
-        cases: Any = item.cls
-        cases.settings = _more(cases.settings)
-    elif getattr(test, "is_hypothesis_test", False) and test._hypothesis_internal_use_seed is None:
-        test._hypothesis_internal_use_seed = seed
-        test._hypothesis_internal_use_settings = _more(test._hypothesis_internal_use_settings)
+def thin(items: list[pytest.Item]) -> None:
+    """Have property tests draw one in `FEWER` of their examples."""
+    for _, holder, name in _property_tests(items):
+        _scale(holder, name, 1 / FEWER)
 
 
-def _more(usual: settings) -> settings:
-    return settings(usual, max_examples=usual.max_examples * MORE)
+def _property_tests(items: list[pytest.Item]) -> Iterator[tuple[Any, Any, str]]:
+    """Yield once each: what has a test's seed, what holds its settings, and as which attribute."""
+    seen: set[Any] = set()
+    for item in items:
+        # No public name changes what a test says itself of its settings.
+        test: Any = getattr(getattr(item, "obj", None), "__func__", getattr(item, "obj", None))
+        if test in seen:
+            continue
+        seen.add(test)
+        if machine := getattr(test, "_hypothesis_state_machine_class", None):
+            yield machine, getattr(item, "cls", None), "settings"
+        elif getattr(test, "is_hypothesis_test", False):
+            yield test, test, "_hypothesis_internal_use_settings"
+
+
+def _scale(holder: Any, name: str, factor: float) -> None:
+    usual = getattr(holder, name)
+    setattr(holder, name, settings(usual, max_examples=max(1, round(usual.max_examples * factor))))
 
 
 def stop_in_time() -> None:

@@ -5,7 +5,7 @@
 * ``rest`` (`make test-rest`): what is left. What waits for real time runs one after the other: cluster,
   browser and lab. Beside that runs codegen, which only computes, on the time that is left over of all cores
   (SCHED_IDLE). Last, on all cores, run the unit tests again that run compiled code (`tests.tiers.COMPILED`),
-  with the compiled cores.
+  with the compiled cores; their property tests draw all examples only here.
 * a tier alone (`make test-cluster` ...).
 
 A failure is a failure, but for the few tests with the marker ``timing``, which measure real time: if they
@@ -84,7 +84,7 @@ def tier(name: str, *options: str) -> Part:
 
 
 ON_ALL_CORES = ("-n", str(len(os.sched_getaffinity(0))), "--dist", "loadfile")
-UNIT = Part("unit", ("--tier=unit", *ON_ALL_CORES), True)
+UNIT = Part("unit", ("--tier=unit", "--fewer-examples", *ON_ALL_CORES), True)
 HEART = Part("heart", ("--tier=heart",), True)
 CODEGEN = Part("codegen", ("--tier=codegen", *ON_ALL_CORES, "--timeout", str(IDLE_TIMEOUT_S)))
 COMPILED = Part("compiled", ("--tier=compiled", *ON_ALL_CORES))

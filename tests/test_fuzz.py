@@ -14,11 +14,14 @@ import pytest
 from tests import fuzz
 
 CONFTEST = """
+import os
 from tests import conftest, fuzz
 from tests.conftest import pytest_runtest_setup
 def pytest_collection_modifyitems(items):
     if fuzz.SEED is not None:
         fuzz.vary(items)
+    if "THIN" in os.environ:
+        fuzz.thin(items)
 """
 TESTS = """
 import json
@@ -28,7 +31,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from tests.fuzz import seeded
 DRAWN = {"property": [], "machine": [], "seeded": []}
 
-@settings(max_examples=5)
+@settings(max_examples=8)
 @given(st.integers(0, 1 << 60))
 def test_property(number):
     DRAWN["property"].append(number)
@@ -40,7 +43,7 @@ class Machine(RuleBasedStateMachine):
         DRAWN["machine"].append(number)
 
 TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=5, stateful_step_count=2)
+TestMachine.settings = settings(max_examples=8, stateful_step_count=2)
 
 @seeded(3, first=10, also=[7])
 def test_seeds(seed):
@@ -89,6 +92,18 @@ def test_the_same_is_drawn_each_time_and_other_things_in_each_round(project: Pat
     for what, numbers in usual.items():
         assert len(one[what]) >= 3 * len(numbers)
         assert len(set(one[what]) & set(other[what])) < len(numbers), what
+
+
+def test_what_runs_again_draws_a_part_of_the_examples_and_all_seeds(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(project)
+    usual = drawn(project)
+    monkeypatch.setenv("THIN", "")
+    thin = drawn(project)
+    assert len(thin["property"]) == len(usual["property"]) / fuzz.FEWER
+    assert 0 < len(thin["machine"]) < len(usual["machine"]) / 2
+    assert thin["seeded"] == usual["seeded"]
 
 
 def test_rounds_follow_until_one_fails_which_says_how_to_repeat_it(

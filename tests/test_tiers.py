@@ -42,7 +42,7 @@ def test_every_file_has_a_tier() -> None:
 def test_a_test_without_a_tier_is_refused_with_what_to_do() -> None:
     item = SimpleNamespace(path=TESTS / "new_folder" / "test_it.py")
     with pytest.raises(pytest.UsageError, match=r"new_folder/test_it.py has no tier: add .* TIER_OF"):
-        pytest_collection_modifyitems([item])  # type: ignore[list-item]
+        pytest_collection_modifyitems(None, [item])  # type: ignore[arg-type, list-item]
 
 
 @pytest.mark.parametrize("entry", [*TIER_OF, *HEART, *COMPILED])
