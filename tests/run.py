@@ -2,10 +2,11 @@
 
 * ``quick`` (`make test`): lint and types, beside them the unit tests on all cores; then the heart of the tier
   *cluster*, alone. Nothing needs to be compiled for it: the pure cores run as Python.
-* ``rest`` (`make test-rest`): what is left. What waits for real time runs one after the other: cluster,
-  browser and lab. Beside that runs codegen, which only computes, on the time that is left over of all cores
-  (SCHED_IDLE). Last, on all cores, run the unit tests again that run compiled code (`tests.tiers.COMPILED`),
-  with the compiled cores; their property tests draw all examples only here.
+* ``rest`` (`make test-rest`): what is left. What keeps real time runs one after the other: cluster and lab.
+  Beside that run browser, whose tests wait for what a page shows, however long it takes (niceness 10), and
+  codegen, which only computes, on the time that is left over of all cores (SCHED_IDLE). Last, on all cores,
+  run the unit tests again that run compiled code (`tests.tiers.COMPILED`), with the compiled cores; their
+  property tests draw all examples only here.
 * a tier alone (`make test-cluster` ...).
 
 A failure is a failure, but for the few tests with the marker ``timing``, which measure real time: if they
@@ -88,7 +89,8 @@ UNIT = Part("unit", ("--tier=unit", "--fewer-examples", *ON_ALL_CORES), True)
 HEART = Part("heart", ("--tier=heart",), True)
 CODEGEN = Part("codegen", ("--tier=codegen", *ON_ALL_CORES, "--timeout", str(IDLE_TIMEOUT_S)))
 COMPILED = Part("compiled", ("--tier=compiled", *ON_ALL_CORES))
-WAITING = (Part("cluster", ("--tier=cluster", "--not-heart")), tier("browser"), tier("lab"))
+WAITING = (Part("cluster", ("--tier=cluster", "--not-heart")), tier("lab"))
+BROWSER = tier("browser")
 
 
 def run(part: Part) -> int:
@@ -99,19 +101,22 @@ def run(part: Part) -> int:
 
 
 @contextmanager
-def beside(title: str, command: Sequence[str], *, idle: bool) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command beside the block, on idle processor time if so asked; then print what it said."""
+def beside(
+    title: str, command: Sequence[str], lower: Callable[[int], None] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command beside the block, with its process lowered if so asked; then print what it said."""
+    apart = lower is not None
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT, start_new_session=idle)
-        if idle:
-            let_idle(process.pid)
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT, start_new_session=apart)
+        if lower is not None:
+            lower(process.pid)
         try:
             yield process
             print(f"\n== {title}, which ran beside ==", flush=True)
             process.wait()
         finally:
             process.kill()
-            if idle:
+            if apart:
                 # Ctrl-C does not reach another session.
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
@@ -119,20 +124,30 @@ def beside(title: str, command: Sequence[str], *, idle: bool) -> Iterator[subpro
         _show(output)
 
 
+def let_follow(process: int) -> None:
+    """Have what is not as nice come before a session's first process and all that it starts."""
+    _lower_session(process, 10)
+    os.setpriority(os.PRIO_PROCESS, process, 10)
+
+
 def let_idle(process: int) -> None:
     """Give a session's first process, and all that it starts, nothing but idle time, if the system allows."""
-    # Linux may share the cores between sessions first: an idle process counts only within its own.
-    with suppress(OSError):
-        Path(f"/proc/{process}/autogroup").write_text("19")
+    _lower_session(process, 19)
     try:
         os.sched_setscheduler(process, os.SCHED_IDLE, os.sched_param(0))
     except OSError:
         os.setpriority(os.PRIO_PROCESS, process, 19)
 
 
+def _lower_session(process: int, niceness: int) -> None:
+    # Linux may share the cores between sessions first: how nice a process is counts only within its own.
+    with suppress(OSError):
+        Path(f"/proc/{process}/autogroup").write_text(str(niceness))
+
+
 def quick() -> int:
     """Run what `make test` runs; return the exit code."""
-    with beside("lint and types", CHECKS, idle=False) as checks:
+    with beside("lint and types", CHECKS) as checks:
         codes = {UNIT: run(UNIT)}
     # Not with the tests above: nothing may run beside what keeps real time.
     codes[HEART] = run(HEART)
@@ -141,10 +156,13 @@ def quick() -> int:
 
 def rest() -> int:
     """Run all that `make test` leaves out; return the exit code."""
-    print("codegen runs beside what follows", flush=True)
-    CODEGEN.kept.unlink(missing_ok=True)
-    with beside("codegen", CODEGEN.command, idle=True) as computing:
-        codes = {part: run(part) for part in (*WAITING, COMPILED)}
+    print("codegen and browser run beside what follows", flush=True)
+    for part in (CODEGEN, BROWSER):
+        part.kept.unlink(missing_ok=True)
+    with beside("codegen", CODEGEN.command, let_idle) as computing:
+        with beside("browser", BROWSER.command, let_follow) as browsing:
+            codes = {part: run(part) for part in WAITING}
+        codes |= {BROWSER: browsing.returncode, COMPILED: run(COMPILED)}
     return settle({**codes, CODEGEN: computing.returncode})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,38 @@ def test_what_runs_beside_is_shown_whole_and_counts(
     said = capfd.readouterr().out
     assert said.index("which ran beside") < said.index("linted")
     assert said.endswith("quick: FAILED\n" if tested or linted else "quick: passed\n")
+
+
+STANDS_IN = """
+import os, sys
+print(sys.argv[1], os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0) == os.SCHED_IDLE)
+sys.exit({"--tier=browser": BROWSER, "--tier=codegen": CODEGEN}[sys.argv[1]])
+"""
+
+
+@pytest.mark.parametrize(("browser", "codegen"), [(0, 0), (3, 0), (0, 4)])
+def test_what_runs_beside_real_time_comes_after_it_and_counts(
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    browser: int,
+    codegen: int,
+) -> None:
+    program = STANDS_IN.replace("BROWSER", str(browser)).replace("CODEGEN", str(codegen))
+    monkeypatch.setattr(run, "PYTEST", (sys.executable, "-c", program))
+    ran: list[str] = []
+
+    def note(part: Part) -> int:
+        ran.append(part.name)
+        return 0
+
+    monkeypatch.setattr(run, "run", note)
+    assert run.rest() == browser + codegen
+    assert ran == ["cluster", "lab", "compiled"]
+    said = capfd.readouterr().out
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    assert f"--tier=browser {max(niceness, 10)} False" in said
+    assert f"--tier=codegen {niceness} True" in said
 
 
 def test_a_tier_is_found_by_its_name_though_a_folder_has_the_same() -> None:
