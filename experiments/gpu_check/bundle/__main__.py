@@ -39,6 +39,7 @@ from mainspring.experiments.gpu_check.bundle.packing import (
     MOST_BYTES,
     NUMPY,
     PYTHONS,
+    SMALLEST,
     Files,
     monitor_files,
     own_files,
@@ -276,6 +277,9 @@ def main(
     large_rows: Annotated[int, typer.Option(help="Rows of the model with one large tensor.")] = ROWS,
     work: Annotated[Path, typer.Option(help="Keeps models and wheels for the next time.")] = WORK,
     most_mib: Annotated[float, typer.Option(help="No larger archive is written.")] = MOST_BYTES / 2**20,
+    preset: Annotated[
+        int, typer.Option(min=0, max=9, help="How hard LZMA tries: 0 takes a fifth of the time of 6.")
+    ] = SMALLEST,
 ) -> None:
     """Write one archive with which gpu-check runs on a GPU machine without a network."""
     began_s = time.monotonic()
@@ -291,7 +295,7 @@ def main(
             _say(f"{MONITOR} can't be downloaded: clocks and throttling will not be read")
         about = carried(bundle, pythons)
         facts = {"carried": about, "pythons": pythons, "weights_bytes": bundle.weights_bytes}
-        length = pack(files, facts, output, round(most_mib * 2**20))
+        length = pack(files, facts, output, round(most_mib * 2**20), preset)
     except (BundleError, CompileError, StoreError, OSError) as error:
         sys.exit(f"no archive was written: {error}")
     digest = hashlib.sha256(output.read_bytes()).hexdigest()

@@ -132,8 +132,16 @@ _DICTIONARY_BYTES = 128 << 20
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
+SMALLEST = 6
+"""Preset of LZMA: the archive's files get no smaller by a higher one."""
+
+
 def pack(
-    files: Mapping[str, bytes], facts: Mapping[str, Any], output: Path, most_bytes: int = MOST_BYTES
+    files: Mapping[str, bytes],
+    facts: Mapping[str, Any],
+    output: Path,
+    most_bytes: int = MOST_BYTES,
+    preset: int = SMALLEST,
 ) -> int:
     """Write the archive; return its length. Raises `BundleError`, which says what takes the room, if more."""
     content = {hashlib.sha256(data).hexdigest(): data for data in files.values()}
@@ -141,7 +149,7 @@ def pack(
     for path in sorted(files, key=_kind):
         paths.setdefault(hashlib.sha256(files[path]).hexdigest(), []).append(path)
     stream = b"".join(content[digest] for digest in paths)
-    packed = lzma.compress(stream, lzma.FORMAT_XZ, lzma.CHECK_CRC64, filters=_filters())
+    packed = lzma.compress(stream, lzma.FORMAT_XZ, lzma.CHECK_CRC64, filters=_filters(preset))
     blobs = [{"sha256": digest, "bytes": len(content[digest]), "paths": paths[digest]} for digest in paths]
     index = {
         **facts,
@@ -177,7 +185,7 @@ def what_takes_room(files: Mapping[str, bytes]) -> str:
         groups.setdefault(_group(path), {})[hashlib.sha256(data).hexdigest()] = data
     sizes = Counter(
         {
-            group: len(lzma.compress(b"".join(each.values()), filters=_filters(preset=1)))
+            group: len(lzma.compress(b"".join(each.values()), filters=_filters(1)))
             for group, each in groups.items()
         }
     )
@@ -197,7 +205,7 @@ def _kind(path: str) -> tuple[str, str, str]:
     return name.suffix, name.name.partition(".")[0], path
 
 
-def _filters(preset: int = 6) -> list[dict[str, int]]:
+def _filters(preset: int) -> list[dict[str, int]]:
     return [
         {"id": lzma.FILTER_X86},
         {"id": lzma.FILTER_LZMA2, "preset": preset, "dict_size": _DICTIONARY_BYTES},

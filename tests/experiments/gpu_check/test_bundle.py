@@ -50,6 +50,8 @@ def make(folder: Path) -> subprocess.CompletedProcess[str]:
         "1,2",
         "--large-rows",
         "512",
+        "--preset",
+        "0",
         "--python",
         HERE,
         "--arch",
