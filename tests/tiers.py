@@ -133,7 +133,7 @@ TIER_OF = {
     "scheduler/policies/baselines/test_squishy": "codegen",
     "scheduler/policies/mainspring/test_policy": "codegen",
     "scheduler/policies/mainspring/test_heterogeneous": "codegen",
-    "scheduler/policies/mainspring/test_victims": "codegen",
+    "scheduler/policies/mainspring/test_loading_victims": "codegen",
     "scheduler/policies/mainspring/test_weights": "codegen",
     "scheduler/policies/test_baselines": "codegen",
     "scheduler/policies/test_ready_queue": "codegen",
