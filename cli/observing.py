@@ -25,7 +25,7 @@ from mainspring.console.queries.request import LAST, check, explained
 from mainspring.console.queries.request import request as explain_request
 from mainspring.console.view.series import SECOND_NS, Limits
 from mainspring.console.view.view import View
-from mainspring.messages.events import RequestArrived
+from mainspring.messages.events import QueryArrived, RequestArrived
 from mainspring.messages.observing import Stage
 from mainspring.telemetry.entries import SegmentHeader
 from mainspring.telemetry.runs import LogProblem, Run, read_run, wall
@@ -222,24 +222,29 @@ def _unheard(view: View, which: str) -> str:
 def _played(run: Run, request_id: int | None) -> View:
     """Return a view of a run: at its end, or when the request had ended."""
     view = View(Limits(keep_ns=max(300 * SECOND_NS, run.last_ns - run.first_ns + SECOND_NS)))
+    query = False
     for count, (now_ns, entry) in enumerate(read_run(run)):
         view.take(now_ns, entry)
-        if request_id is not None and count % LOOKED_AFTER == 0 and view.traffic.ended.get(request_id):
+        query = query or (isinstance(entry, QueryArrived) and entry.query_id == request_id)
+        if request_id is None or count % LOOKED_AFTER:
+            continue
+        if view.traffic.ended.get(request_id) or (query and request_id not in view.cluster.queries):
             break
     return view
 
 
 def _only(run: Run, which: str) -> int:
-    """Return the id of the only request of a run that has these digits, or whose id begins with them."""
+    """Return the id of the only request or query of a run that has these digits, or whose id begins with
+    them."""
     check(which)
     found: dict[int, None] = {}
     for _, entry in read_run(run):
-        if isinstance(entry, RequestArrived):
-            text = str(entry.request_id)
-            if text == which:
-                return entry.request_id
-            if text.startswith(which):
-                found[entry.request_id] = None
+        if isinstance(entry, RequestArrived | QueryArrived):
+            id_ = entry.request_id if isinstance(entry, RequestArrived) else entry.query_id
+            if str(id_) == which:
+                return id_
+            if str(id_).startswith(which):
+                found[id_] = None
     if not found:
         raise Unknown(f"no request of run {run.number} has the id {which}, or one that begins so")
     if len(found) > 1:

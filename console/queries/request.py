@@ -117,7 +117,9 @@ def check(which: str) -> None:
 
 
 def explained(view: View, which: str) -> bool:
-    """Return whether the request that is meant is there and has ended."""
+    """Return whether the request or query that is meant is there and has ended."""
+    if which.isdecimal() and view.find(int(which)) is None and view.pieces(int(which)):
+        return int(which) not in view.cluster.queries
     try:
         return find_request(view, which).ended_ns > 0
     except (BadQuery, Unknown):

@@ -297,7 +297,9 @@ def _arrival(found: Request) -> str:
     step = f"step {found.step}" if found.step else "a piece"
     piece = f", {step} of query {found.query}" if found.query not in (0, found.id) else ""
     chosen = f"; {found.chosen}" if found.chosen else ""
-    return f"for {found.model}, {rows}{piece}{priority}, {given}{cold}{chosen}"
+    refused_whole = found.step and found.query == found.id
+    what = f"graph {found.step!r}" if refused_whole else found.model
+    return f"for {what}, {rows}{piece}{priority}, {given}{cold}{chosen}"
 
 
 def _cancellation(found: Request) -> str:

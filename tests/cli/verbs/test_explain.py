@@ -12,7 +12,10 @@ from typer.testing import CliRunner
 from mainspring.cli.main import build_app
 from mainspring.controller.logged_scheduler import about
 from mainspring.messages.actions import Reject
-from mainspring.messages.events import ModelAdded, RequestArrived
+from mainspring.messages.codes import Reason
+from mainspring.messages.events import ModelAdded, QueryArrived, RequestArrived
+from mainspring.messages.queries import QueryStep
+from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.scenario import random_scenario, run_to_end
 from mainspring.telemetry.log import EventLogWriter, read_log
 from tests.scheduler.hand import spec
@@ -120,3 +123,28 @@ def _nobody_answers(nowhere: str) -> None:
     code, text = run("1", "--controller", f"tcp://{nowhere}", "--wait", "300ms")
     assert code == 1
     assert f"no controller answers at tcp://{nowhere}" in text
+
+
+def test_a_query_is_explained_by_its_own_id(tmp_path: Path) -> None:
+    writer = EventLogWriter(tmp_path, about=about(SchedulerConfig()))
+    steps = (QueryStep("m", 1, name="find"),)
+    for now_ns, entry in enumerate(
+        [
+            ModelAdded(spec("m")),
+            QueryArrived(700, 10**9, steps, graph="text"),
+            RequestArrived(55, "m", 1, 10**9, query=700),
+            Reject(55, Reason.DEADLINE_PASSED, "late"),
+            QueryArrived(701, 10**9, steps, graph="text"),
+            Reject(701, Reason.DEADLINE_UNREACHABLE, "no worker could"),
+        ],
+        1,
+    ):
+        writer.append(now_ns, entry)  # type: ignore[arg-type]
+    writer.close()
+    code, text = run("700", "--log", str(tmp_path))
+    assert code == 0, text
+    assert "Graph 'text', 1 steps: 1 pieces" in text
+    assert "step text.find (model m), request 55, 1 rows: rejected" in text
+    code, text = run("701", "--log", str(tmp_path))
+    assert code == 0, text
+    assert "for graph 'text', 1 row" in text

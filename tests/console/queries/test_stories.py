@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mainspring.console.payloads import Story
-from mainspring.console.queries.request import request
+from mainspring.console.queries.request import explained, request
 from mainspring.console.queries.schedule import schedule
 from mainspring.console.view.view import View
 from mainspring.messages.actions import (
@@ -305,7 +305,9 @@ def test_the_story_of_a_familys_request_says_which_member_was_chosen_and_why(vie
     open_line = request(view, "20").steps[0].text
     assert open_line.startswith("step classify.member (model m)")
     assert open_line.endswith(why)
+    assert not explained(view, "20")
     view.take(START + MS, Reject(21, Reason.DEADLINE_PASSED, "late"))
+    assert explained(view, "20")
     assert request(view, "20").steps[0].text.endswith(why)
     assert why in request(view, "21").steps[0].text
 
