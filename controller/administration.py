@@ -24,8 +24,8 @@ from mainspring.controller.registry import (
 )
 from mainspring.controller.sessions import GatewaySession, Session, SessionTable
 from mainspring.controller.shards import Moves, Shards
-from mainspring.messages.choices import in_milliseconds
 from mainspring.messages.codes import Reason
+from mainspring.messages.durations import in_milliseconds
 from mainspring.messages.events import OperatorAsked
 from mainspring.messages.graphs import GraphSpec, graph_fault
 from mainspring.messages.metrics import ClusterMetrics

@@ -1,20 +1,10 @@
-"""Words of messages for people: the known words behind one that is unknown, and durations. Pure."""
+"""The known words that a message for people gives behind one that is unknown. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from decimal import Decimal
 from difflib import get_close_matches
 from typing import Final
-
-LONGEST_NS: Final = 9_000_000_000_000_000_000
-"""Nanoseconds that stand for a longer duration, too."""
-
-
-def in_milliseconds(duration_ns: int) -> str:
-    """Return a duration such as ``3,600,000 ms``, exact to the nanosecond and never as a power of ten."""
-    return f"{f'{Decimal(duration_ns).scaleb(-6):,.6f}'.rstrip('0').rstrip('.')} ms"
-
 
 _LONGEST: Final = 100
 """Characters of a word that are compared."""

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from mainspring.messages.choices import in_milliseconds
+from mainspring.messages.durations import in_milliseconds
 from mainspring.messages.graphs import GraphSpec
 
 LEAST_WEIGHT: Final = 1e-3

@@ -43,6 +43,7 @@ def embeddings(
 ) -> None:
     """Compile an encoder and its tokenizer, and write the graph that serves embeddings by them."""
     import tempfile
+    import tomllib
 
     import onnx
 
@@ -53,6 +54,7 @@ def embeddings(
     from mainspring.compiler.reading.model_file import read_model
     from mainspring.compiler.zoo.catalogue import python_models
     from mainspring.messages.choices import one_of
+    from mainspring.planner.writing import toml
 
     if pooling not in encoding.POOLINGS:
         raise typer.BadParameter(
@@ -69,8 +71,11 @@ def embeddings(
         folder.mkdir()
         source = python_models()["tokenize-text"]
         (folder / "model.py").write_text((source / "model.py").read_text())
-        described = (source / "model.toml").read_text()
-        (folder / "model.toml").write_text(described.replace("[512]", f"[{tokens}]"))
+        described = tomllib.loads((source / "model.toml").read_text())
+        for each in described["outputs"]:
+            if each["name"] in (encoding.IDS, encoding.MASK):
+                each["shape"] = [tokens]
+        (folder / "model.toml").write_text(toml(described))
         (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
         print(f"compiling {name}-tokenizer ...")
         compile_folder(folder, f"{name}-tokenizer", Store(store))

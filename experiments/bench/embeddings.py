@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from mmap import PAGESIZE, mmap
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +30,7 @@ from mainspring.cli.configuration.config import read_config
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
+from mainspring.compiler.artifact.python_host import Host
 from mainspring.compiler.zoo.catalogue import python_models
 from mainspring.experiments.bench import minilm
 from mainspring.experiments.bench.foreign import Unavailable
@@ -214,9 +216,9 @@ def main(
 def predictor() -> Any:
     """Return the tokenizer that the graph has, too."""
     folder = python_models()["tokenize-text"]
-    values: dict[str, Any] = {}
-    exec(compile((folder / "model.py").read_text(), "model.py", "exec"), values)
-    return values["Predictor"](str(folder))
+    host = Host({"folder": str(folder), "inputs": [], "outputs": []}, mmap(-1, PAGESIZE))
+    host.load()
+    return host.predictor
 
 
 if __name__ == "__main__":

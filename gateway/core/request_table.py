@@ -1,4 +1,5 @@
-"""The table of all requests without a reply, and the observers that are told when one ends. Pure."""
+"""The table of all requests without a reply, the controllers that they go to, and the observers that are told
+when one ends. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import heapq
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.effects import Arrive, Connection, Dispatched, Effect, Frame, Withdraw
 from mainspring.gateway.core.requests import NEVER_NS, Pending, Place, Refusal
 from mainspring.messages import ids
@@ -134,6 +135,53 @@ class Timers:
     def _current(self, wake_ns: int, serial: int) -> Pending | None:
         request = self._pending.get(serial)
         return request if request is not None and request.wake_ns == wake_ns else None
+
+
+class Controllers:
+    """The controllers that have welcomed the gateway, and how long a request waits for that of its model."""
+
+    def __init__(self, config: GatewayConfig, shards: Mapping[str, int]) -> None:
+        """``shards`` has the shard of each model that is not in shard 0; it is only looked at."""
+        self._shards = shards
+        self._rejoin_ns = milliseconds(config.hello_interval_ms)
+        self._wait_ns = milliseconds(config.controller_wait_ms)
+        self._numbers: dict[int, int] = {}
+        """The gateway's number at each shard's controller that has welcomed it."""
+        self._lost_ns: dict[int, int] = {}
+        """Instant at which each shard's controller was lost last."""
+
+    def welcomed(self, number: int) -> int:
+        """Note the gateway's number at a controller; return that controller's shard."""
+        shard = ids.shard_of_gateway(number)
+        self._numbers[shard] = number
+        return shard
+
+    def lost(self, now_ns: int, shard: int) -> bool:
+        """Note that a shard's controller is lost; return False if it was not there."""
+        if self._numbers.pop(shard, None) is None:
+            return False
+        self._lost_ns[shard] = now_ns
+        return True
+
+    def number_for(self, model: str) -> int | None:
+        """Return the gateway's number at the controller that has a model; None if that is not there."""
+        return self._numbers.get(self._shards.get(model, 0))
+
+    def concerns(self, request: Pending, shard: int) -> bool:
+        """Return whether a request is at a shard's controller, or is to be submitted there."""
+        at = request.shard
+        return (self._shards.get(request.accepted.model, 0) if at is None else at) == shard
+
+    def awaited_until_ns(self, now_ns: int, request: Pending) -> int | None:
+        """Return until when a request waits for its controller; None if none would come in time."""
+        if request.until_ns < now_ns + self._rejoin_ns:
+            return None
+        return min(request.until_ns, now_ns + self._wait_ns)
+
+    def awaited_since_loss_ns(self, request: Pending) -> int:
+        """Return the same of a request that has waited since it came, or since its controller was lost."""
+        lost_ns = self._lost_ns.get(self._shards.get(request.accepted.model, 0), 0)
+        return min(request.until_ns, max(request.arrived_ns, lost_ns) + self._wait_ns)
 
 
 class RequestTable:

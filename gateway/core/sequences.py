@@ -23,8 +23,8 @@ from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.effects import Accepted, Frame, Turn
 from mainspring.gateway.core.requests import Pending, Refusal, as_found
 from mainspring.gateway.core.validation import BadRequest, Signature, open_axes, shorten
-from mainspring.messages.choices import in_milliseconds
 from mainspring.messages.codes import Reason
+from mainspring.messages.durations import in_milliseconds
 from mainspring.messages.model import ModelSpec, TensorSpec
 from mainspring.messages.sequences import control_row, first_rows
 from mainspring.messages.sequencing import State

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from mainspring.gateway.config import GatewayConfig, milliseconds
+from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.cache import PredictionCache
 from mainspring.gateway.core.effects import (
     Accepted,
@@ -33,7 +33,7 @@ from mainspring.gateway.core.effects import (
     Withdraw,
 )
 from mainspring.gateway.core.queries import QueryFailed, begin, uses, withdrawn
-from mainspring.gateway.core.request_table import Observers, RequestTable
+from mainspring.gateway.core.request_table import Controllers, Observers, RequestTable
 from mainspring.gateway.core.requests import (
     CANCELLED,
     CLOSING,
@@ -54,7 +54,6 @@ from mainspring.gateway.core.requests import (
 from mainspring.gateway.core.sequences import Sequences
 from mainspring.gateway.core.sharing import Sharing
 from mainspring.gateway.core.validation import Signature, is_outdated
-from mainspring.messages import ids
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import Dispatch, Input, Output, Rejected
 
@@ -79,16 +78,10 @@ class GatewayCore:
         is not in shard 0. Both are only looked at."""
         self._config = config
         self._signatures = signatures
-        self._shards = shards
+        self._controllers = Controllers(config, shards)
         self._cache = PredictionCache(config.cache_bytes) if cache is None else cache
         self.sequences = Sequences(config)
         self._sharing, self._patience = Sharing(), Patience(config)
-        self._rejoin_ns = milliseconds(config.hello_interval_ms)
-        self._wait_ns = milliseconds(config.controller_wait_ms)
-        self._numbers: dict[int, int] = {}
-        """The gateway's number at each shard's controller that has welcomed it."""
-        self._lost_ns: dict[int, int] = {}
-        """Instant at which each shard's controller was lost last."""
         self._closing, self._serial = False, 0
         self._table = RequestTable(config)
         self.chosen = self._table.chosen
@@ -188,10 +181,9 @@ class GatewayCore:
 
     def controller_welcomed(self, now_ns: int, number: int) -> None:
         """Submit what is pending to a controller that does not know it, under new ids."""
-        shard = ids.shard_of_gateway(number)
-        self._numbers[shard] = number
+        shard = self._controllers.welcomed(number)
         for request in self._pending.values():
-            if request.follows or not self._concerns(request, shard):
+            if request.follows or not self._controllers.concerns(request, shard):
                 continue
             self._withdraw(request)
             if request.deadline_ns is None or request.deadline_ns > now_ns:
@@ -201,11 +193,10 @@ class GatewayCore:
 
     def controller_lost(self, now_ns: int, shard: int = 0) -> None:
         """Keep what can wait for a controller, or for outputs on their way; refuse the rest."""
-        if self._numbers.pop(shard, None) is None:
+        if not self._controllers.lost(now_ns, shard):
             return
-        self._lost_ns[shard] = now_ns
         for request in list(self._pending.values()):
-            if request.serial not in self._pending or not self._concerns(request, shard):
+            if request.serial not in self._pending or not self._controllers.concerns(request, shard):
                 continue
             if request.request_id is not None:
                 request.recall()
@@ -361,7 +352,7 @@ class GatewayCore:
         """Answer what has run out of time; send again what could not be sent to the controller."""
         while (request := self._timers.pop_due(now_ns)) is not None:
             unsent = request.request_id is None and not request.dispatches and not request.follows
-            reached = self._shards.get(request.accepted.model, 0) in self._numbers
+            reached = self._controllers.number_for(request.accepted.model) is not None
             if now_ns < request.expires_ns and not (unsent and not reached):
                 self._timers.arm(request, request.next_look_ns(now_ns))
                 in_time = request.deadline_ns is None or now_ns < request.deadline_ns
@@ -405,15 +396,10 @@ class GatewayCore:
 
     def _arrive(self, request: Pending) -> bool:
         """Submit a request to the controller that has its model; return False if that is not there."""
-        number = self._numbers.get(self._shards.get(request.accepted.model, 0))
+        number = self._controllers.number_for(request.accepted.model)
         if number is not None:
             self._effects.append(self._table.arrive(request, number))
         return number is not None
-
-    def _concerns(self, request: Pending, shard: int) -> bool:
-        """Return whether a request is at a shard's controller, or is to be submitted there."""
-        at = request.shard
-        return (self._shards.get(request.accepted.model, 0) if at is None else at) == shard
 
     def _submit_again(self, now_ns: int, request: Pending) -> None:
         """Submit a request whose controller is lost to the one that has its model, or have it wait."""
@@ -423,10 +409,11 @@ class GatewayCore:
             self._timers.arm(request, request.next_look_ns(now_ns))
 
     def _wait_for_controller(self, now_ns: int, request: Pending) -> None:
-        if request.until_ns < now_ns + self._rejoin_ns:
+        until_ns = self._controllers.awaited_until_ns(now_ns, request)
+        if until_ns is None:
             self._refuse(request, *unreachable(now_ns, request))
         else:
-            self._timers.arm(request, min(request.until_ns, now_ns + self._wait_ns))
+            self._timers.arm(request, until_ns)
 
     def _withdraw(self, request: Pending) -> None:
         if request.request_id is not None:
@@ -495,6 +482,4 @@ class GatewayCore:
         """Submit a request that followed one which ended without outputs."""
         if self._arrive(heir):
             return
-        lost_ns = self._lost_ns.get(self._shards.get(heir.accepted.model, 0), 0)
-        since_ns = max(heir.arrived_ns, lost_ns)
-        self._timers.arm(heir, min(heir.until_ns, since_ns + self._wait_ns))
+        self._timers.arm(heir, self._controllers.awaited_since_loss_ns(heir))

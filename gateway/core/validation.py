@@ -17,9 +17,9 @@ from mypy_extensions import mypyc_attr
 
 from mainspring.gateway.core.effects import Accepted, Turn
 from mainspring.gateway.core.queries import at_least_fault, too_many_rows, unsplit_because
-from mainspring.messages.choices import LONGEST_NS, in_milliseconds
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
+from mainspring.messages.durations import LONGEST_NS, in_milliseconds
 from mainspring.messages.model import ModelSpec, TensorSpec, is_dtype, slot_bytes
 from mainspring.messages.peers import TensorHeader
 from mainspring.messages.queries import piece_rows

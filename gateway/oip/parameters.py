@@ -18,9 +18,9 @@ from typing import NamedTuple
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.oip.datatypes import Unfit
 from mainspring.gateway.oip.json_data import whole
-from mainspring.messages.choices import LONGEST_NS
 from mainspring.messages.clients import Timing
 from mainspring.messages.codes import Reason
+from mainspring.messages.durations import LONGEST_NS
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.served import ServedModel
 

@@ -17,9 +17,9 @@ from mainspring.gateway.core.validation import (
     check_request,
     nearest,
 )
-from mainspring.messages.choices import LONGEST_NS
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
+from mainspring.messages.durations import LONGEST_NS
 from mainspring.messages.model import ModelSpec, TensorSpec
 from mainspring.messages.peers import TensorHeader
 from tests.gateway.fakes import make_spec

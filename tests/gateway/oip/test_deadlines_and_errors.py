@@ -13,8 +13,8 @@ from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.oip.datatypes import Unfit
 from mainspring.gateway.oip.errors import STATUSES, error_body, grpc_code, http_status
 from mainspring.gateway.oip.parameters import default_slo_ns, slo_ns
-from mainspring.messages.choices import LONGEST_NS
 from mainspring.messages.codes import Reason
+from mainspring.messages.durations import LONGEST_NS
 from mainspring.messages.served import ServedModel
 
 MS = 1_000_000

@@ -1,6 +1,6 @@
 import pytest
 
-from mainspring.messages.choices import in_milliseconds
+from mainspring.messages.durations import in_milliseconds
 
 
 @pytest.mark.parametrize(
