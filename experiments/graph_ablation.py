@@ -86,13 +86,7 @@ def without(part: str) -> Iterator[None]:
 
 
 def play(
-    graph: str,
-    load: float,
-    part: str,
-    seconds: float,
-    seed: int,
-    load_ms: float = LOAD_MS,
-    slo: float = 1.0,
+    graph: str, load: float, part: str, seconds: float, seed: int, load_ms: float = LOAD_MS, slo: float = 1.0
 ) -> float:
     """Return the goodput of one load without a part, in percent; ``slo`` is the part of the SLO."""
     steps: list[dict[str, Any]] = GRAPHS[graph]
