@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -72,9 +72,7 @@ def embeddings(
         source = python_models()["tokenize-text"]
         (folder / "model.py").write_text((source / "model.py").read_text())
         described = tomllib.loads((source / "model.toml").read_text())
-        for each in described["outputs"]:
-            if each["name"] in (encoding.IDS, encoding.MASK):
-                each["shape"] = [tokens]
+        _cut(described, (encoding.IDS, encoding.MASK), tokens)
         (folder / "model.toml").write_text(toml(described))
         (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
         print(f"compiling {name}-tokenizer ...")
@@ -83,3 +81,10 @@ def embeddings(
     path = graphs / f"{name}.toml"
     path.write_text(GRAPH.format(name=name, output=encoding.OUTPUT))
     print(f"wrote {path}; serve it: mainspring up --store {store} --graphs {graphs}")
+
+
+def _cut(described: dict[str, Any], outputs: tuple[str, ...], tokens: int) -> None:
+    """Have these outputs of a tokenizer's description end after a number of tokens."""
+    for each in described["outputs"]:
+        if each["name"] in outputs:
+            each["shape"] = [tokens]
