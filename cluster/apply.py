@@ -34,8 +34,8 @@ from mainspring.cluster.membership import (
     why_given_up,
     worker_joined,
 )
-from mainspring.cluster.queries import Query
-from mainspring.cluster.requests import Place, Request
+from mainspring.cluster.placements import Slot
+from mainspring.cluster.requests import Place, Query, Request
 from mainspring.cluster.residency import (
     give_up,
     leave,
@@ -50,7 +50,6 @@ from mainspring.cluster.residency import (
 )
 from mainspring.cluster.scaling import provide, provider_left, provider_said, retain, retire
 from mainspring.cluster.state import NO_REQUESTS, NOTHING, Change, Cluster
-from mainspring.cluster.timeline import Slot
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import (
     Command,
@@ -88,6 +87,7 @@ from mainspring.messages.queries import Chosen, StepsKnown
 from mainspring.messages.scaling import Provide, ProviderLeft, ProviderSaid, Retain, Retire
 
 _ARRIVED: Final = RequestArrived
+_NO_SHARES: Final[dict[str, float]] = {}
 _RESULT: Final = Result
 _INFER: Final = Infer
 _OK: Final = Status.OK
@@ -235,12 +235,25 @@ def _query_arrived(cluster: Cluster, now_ns: int, event: QueryArrived) -> Change
     due_ns = None if event.deadline_ns is None else event.deadline_ns - cluster.response_margin_ns
     cluster.queries[event.query_id] = Query(event, now_ns, due_ns)
     if ("graph", event.graph) in cluster.operations:
-        shares = {step.name: step.share for step in event.steps if step.share != 1.0}
-        if shares:
-            cluster.graph_shares[event.graph] = shares
+        _learn_shares(cluster, event)
     change = Change()
     change.taken = True
     return change
+
+
+def _learn_shares(cluster: Cluster, event: QueryArrived) -> None:
+    """Keep the shares of a graph's steps that a query tells, but for those of 1, if they have changed."""
+    known, told = cluster.graph_shares.get(event.graph, _NO_SHARES), 0
+    changed = False
+    for step in event.steps:
+        if step.share != 1.0:
+            told += 1
+        if known.get(step.name, 1.0) != step.share:
+            changed = True
+    if not changed and told == len(known):
+        return
+    shares = {step.name: step.share for step in event.steps if step.share != 1.0}
+    cluster.graph_shares[event.graph] = shares
 
 
 def _steps_known(cluster: Cluster, event: StepsKnown) -> Change:

@@ -8,28 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
+from mainspring.cluster.state import Cluster
+from mainspring.cluster.workers import Joining, Worker
 from mainspring.messages.model import Artifact, ModelSpec
-
-if TYPE_CHECKING:
-    from mainspring.cluster.state import Cluster
-    from mainspring.cluster.workers import Worker
 
 ENTERED_AT_ONCE: Final = 128
 """Models of a worker that are entered at a time."""
 
 
-class Joining:
+class DeferredJoin(Joining):
     """A worker's prepared models that are yet to be entered."""
 
-    __slots__ = ("_cluster", "_early", "_entered", "_left", "_names", "_prepared", "_unwelcome", "worker")
+    __slots__ = ("_cluster", "_early", "_entered", "_left", "_names", "_prepared", "_unwelcome")
 
     def __init__(self, cluster: Cluster, worker: Worker, prepared: dict[str, Artifact]) -> None:
         """``prepared`` says what is prepared of each model, by name; it must not change."""
-        self.worker = worker
+        super().__init__(worker)
         self._cluster = cluster
         self._prepared = prepared
         self._names: Iterator[str] = reversed(prepared)
@@ -66,7 +64,7 @@ class Joining:
         self._early[name] = placement
 
     def some(self, most: int = ENTERED_AT_ONCE) -> None:
-        """Enter a part; after the last one the worker is no longer joining."""
+        """Enter a part, ``most`` models; after the last one the worker is no longer joining."""
         for name in islice(self._names, most):
             self.enter(name)
             placement = self._early.pop(name, None)

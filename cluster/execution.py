@@ -6,10 +6,9 @@ from itertools import islice
 from typing import Final
 
 from mainspring.cluster.models import Model
-from mainspring.cluster.placements import Placement, State
+from mainspring.cluster.placements import Placement, Slot, State
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.state import Cluster
-from mainspring.cluster.timeline import Slot
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Executed, Infer, Load, Open, Prepare, Result, Unanswered
 from mainspring.messages.codes import Status

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from mainspring.cluster.capacity import unpinnable, unscalable
-from mainspring.cluster.deferred_join import Joining, orphan, settle
+from mainspring.cluster.deferred_join import DeferredJoin, orphan, settle
 from mainspring.cluster.device_kinds import forget_kind
 from mainspring.cluster.execution import at_work
 from mainspring.cluster.models import Losses, Model
@@ -163,7 +163,7 @@ def join(cluster: Cluster, event: WorkerJoined) -> Worker:
     cluster.seat(worker)
     note_standing(cluster, worker)
     cluster.recount()
-    worker.joining = joining = Joining(cluster, worker, event.prepared)
+    worker.joining = joining = DeferredJoin(cluster, worker, event.prepared)
     cluster.joining.append(joining)
     joining.some(cluster.entered_at_once or len(event.prepared))
     return worker

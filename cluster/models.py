@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from mainspring.cluster.estimates import InferTimes, LoadTime
 from mainspring.cluster.requests import DeadlineQueue, Request
 from mainspring.cluster.seeds import indices_by_rows, profile_of
 from mainspring.messages.curve import Curve
@@ -20,8 +21,6 @@ from mainspring.messages.queries import piece_rows
 from mainspring.messages.targets import each_build, kinds_build
 
 if TYPE_CHECKING:
-    from mainspring.cluster.device_kinds import DeviceKinds
-    from mainspring.cluster.estimates import InferTimes, LoadTime
     from mainspring.cluster.placements import Placement
     from mainspring.cluster.workers import Worker
 
@@ -68,6 +67,20 @@ class Losses:
         """The worker that it was; empty once that has come back without having ended."""
         self.action = action
         """The kind of action that it was at."""
+
+
+class KnownKinds:
+    """The kinds of devices in a cluster, as a model knows of them (`cluster.device_kinds.DeviceKinds`)."""
+
+    __slots__ = ("version",)
+
+    def __init__(self) -> None:
+        self.version = 0
+        """Number of changes so far."""
+
+    def catch_up(self, model: Model) -> None:
+        """Have a model, and what it is a bucket of or has as buckets, know of all changes."""
+        raise NotImplementedError
 
 
 class Model:
@@ -145,7 +158,8 @@ class Model:
         self.where: tuple[int, tuple[str, ...], tuple[str, ...], tuple[str, ...]] | None = None
         """The status's own note, until a placement changes: `Cluster.changes` as it was then, and where the
         model is prepared, resident, and failed."""
-        self.device_kinds: DeviceKinds | None = None
+        self.device_kinds: KnownKinds | None = None
+        """The cluster's kinds of devices while it is served."""
         self.seen = 0
         """Number of the changes in ``device_kinds`` that its estimates include, if it is served."""
         self._infer_times: dict[str, InferTimes] = {}

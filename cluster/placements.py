@@ -3,15 +3,48 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from mainspring.cluster.estimates import InferTimes, LoadTime
-from mainspring.cluster.timeline import Slot
-from mainspring.messages.actions import Load
+from mainspring.messages.actions import Executed, Load
 
 if TYPE_CHECKING:
     from mainspring.cluster.models import Model
     from mainspring.cluster.workers import Worker
+
+
+Windowed = TypeVar("Windowed", Executed, Load)
+
+
+class Slot(Generic[Windowed]):
+    """One outstanding action with its current prediction."""
+
+    __slots__ = (
+        "action",
+        "begin_ns",
+        "duration_ns",
+        "end_ns",
+        "placement",
+        "ready_ns",
+        "size_index",
+        "soonest_ns",
+        "transfer_ns",
+    )
+
+    def __init__(self, action: Windowed, begin_ns: int, duration_ns: int) -> None:
+        self.action: Windowed = action
+        self.placement: Placement | None = None
+        """Placement that an INFER runs, as it was when it was sent; None of one that a snapshot contained."""
+        self.size_index = 0
+        """Index of the INFER's batch size."""
+        self.begin_ns = begin_ns
+        self.duration_ns = duration_ns
+        self.end_ns = begin_ns + duration_ns
+        self.ready_ns = self.soonest_ns = action.earliest_ns
+        """It is not predicted to begin before it is ready, whatever ends; nor could any action have begun
+        before ``soonest_ns``."""
+        self.transfer_ns = 0
+        """Time for which an INFER's inputs occupy the connection to the worker, beyond ``soonest_ns``."""
 
 
 class State(enum.Enum):

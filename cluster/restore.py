@@ -7,13 +7,11 @@ from collections import deque
 from mainspring.cluster.estimates import InferTimes, LoadTime
 from mainspring.cluster.membership import lose, note_standing, set_draining
 from mainspring.cluster.models import Losses, Model
-from mainspring.cluster.placements import Placement, State
-from mainspring.cluster.queries import Query
-from mainspring.cluster.requests import Place, Request
+from mainspring.cluster.placements import Placement, Slot, State
+from mainspring.cluster.requests import Place, Query, Request
 from mainspring.cluster.residency import find, give_pages_back
 from mainspring.cluster.scaling import restore_scale
 from mainspring.cluster.state import Cluster
-from mainspring.cluster.timeline import Slot
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Executed, Infer, Load
 from mainspring.messages.model import ModelSpec

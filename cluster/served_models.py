@@ -6,10 +6,9 @@ those that are gone are dropped once they are many, and each walk through the mo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from mainspring.cluster.models import Model
+from mainspring.cluster.models import Model
 
 SPARE: Final = 1_024
 """Models that are gone are dropped once they are as many more than half of the line."""

@@ -12,12 +12,11 @@ from typing import Final
 import msgspec
 
 from mainspring.cluster.models import Model
-from mainspring.cluster.placements import Placement, State
+from mainspring.cluster.placements import Placement, Slot, State
 from mainspring.cluster.requests import Request
 from mainspring.cluster.residency import of_worker
 from mainspring.cluster.scaling import scale_state
 from mainspring.cluster.state import Cluster
-from mainspring.cluster.timeline import Slot
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Executed, Infer, Load
 from mainspring.messages.snapshot import (

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
-from mainspring.cluster.device_kinds import DeviceKinds
-from mainspring.cluster.estimates import Estimates
+from mainspring.cluster.device_kinds import DeviceKinds, Estimates
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.provision import Kind
-from mainspring.cluster.queries import Query
-from mainspring.cluster.requests import Place, Request, add_to_backlog
+from mainspring.cluster.requests import Place, Query, Request, add_to_backlog
 from mainspring.cluster.rolling import RANK
 from mainspring.cluster.served_models import ServedModels
 from mainspring.cluster.worker_bits import WorkerBits
-from mainspring.cluster.workers import Worker
+from mainspring.cluster.workers import Joining, Worker
 from mainspring.messages.actions import Command, Executed, Load, Prepare, Release, Unload
 from mainspring.messages.events import Event, OperatorAsked, RequestArrived, WorkerJoined
 from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.operating import SetDefaultSlo, SetGoodputWeight, SetGraph, SetMaxQueue
 from mainspring.messages.targets import kind_of
-
-if TYPE_CHECKING:
-    from mainspring.cluster.deferred_join import Joining
 
 _QUEUED: Final = Place.QUEUED
 _UNDECIDED: Final = Place.UNDECIDED

@@ -6,48 +6,13 @@ will next be available". Every result re-times what is still outstanding.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import Final, Generic
 
-from mainspring.messages.actions import Executed, Infer, Load
-
-if TYPE_CHECKING:
-    from mainspring.cluster.placements import Placement
-
-Windowed = TypeVar("Windowed", Executed, Load)
+from mainspring.cluster.placements import Slot, Windowed
+from mainspring.messages.actions import Executed, Infer
 
 NEVER_NS: Final = (1 << 62) - 1
 """Later than every instant; the largest number that compiled code need not keep as an object."""
-
-
-class Slot(Generic[Windowed]):
-    """One outstanding action with its current prediction."""
-
-    __slots__ = (
-        "action",
-        "begin_ns",
-        "duration_ns",
-        "end_ns",
-        "placement",
-        "ready_ns",
-        "size_index",
-        "soonest_ns",
-        "transfer_ns",
-    )
-
-    def __init__(self, action: Windowed, begin_ns: int, duration_ns: int) -> None:
-        self.action: Windowed = action
-        self.placement: Placement | None = None
-        """Placement that an INFER runs, as it was when it was sent; None of one that a snapshot contained."""
-        self.size_index = 0
-        """Index of the INFER's batch size."""
-        self.begin_ns = begin_ns
-        self.duration_ns = duration_ns
-        self.end_ns = begin_ns + duration_ns
-        self.ready_ns = self.soonest_ns = action.earliest_ns
-        """It is not predicted to begin before it is ready, whatever ends; nor could any action have begun
-        before ``soonest_ns``."""
-        self.transfer_ns = 0
-        """Time for which an INFER's inputs occupy the connection to the worker, beyond ``soonest_ns``."""
 
 
 class Timeline(Generic[Windowed]):

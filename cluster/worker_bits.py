@@ -6,12 +6,10 @@ searched part by part, since there may be tens of thousands of models.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mainspring.cluster.served_models import ServedModels, Walk
-
-if TYPE_CHECKING:
-    from mainspring.cluster.workers import Worker
+from mainspring.cluster.workers import Worker
 
 SWEPT_AT_ONCE: Final = 256
 """Models that are searched at a time for what is left of workers that are gone."""

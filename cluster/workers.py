@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
 
 from mainspring.cluster.placements import NO_BUCKETS, Placement
 from mainspring.cluster.timeline import ExecTimeline, Timeline
 from mainspring.messages.actions import Action, Load, Prepare, Release, Unload
 from mainspring.messages.targets import device_kind_of, targets_in
-
-if TYPE_CHECKING:
-    from mainspring.cluster.deferred_join import Joining
-
-
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
 
 
 class PageTable:
@@ -125,6 +119,35 @@ def _runs(free: Iterable[int]) -> list[list[int]]:
         else:
             runs.append([page, 1])
     return runs
+
+
+class Joining:
+    """A worker's prepared models that are yet to be entered (`cluster.deferred_join.DeferredJoin`)."""
+
+    __slots__ = ("worker",)
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+    def enter(self, name: str) -> None:
+        """Enter what the worker has of a model's name, unless it was entered before."""
+        raise NotImplementedError
+
+    def some(self) -> None:
+        """Enter a part; after the last one the worker is no longer joining."""
+        raise NotImplementedError
+
+    def early(self) -> Iterator[int]:
+        """Enter everything before its turn as the generator goes on, a part at a time; yield after each."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Enter nothing more: all is entered, or the worker is gone."""
+        raise NotImplementedError
+
+    def unwelcome(self) -> list[Placement]:
+        """Return, once, what has had its turn and has yet to be taken off the worker."""
+        raise NotImplementedError
 
 
 class Worker:

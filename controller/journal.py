@@ -115,7 +115,7 @@ class Journal:
     def learnt(self, graph: str, shares: dict[str, float]) -> None:
         """Record what gateways have learnt of a graph's steps, if it is new."""
         known = self.shares.get(graph, {})
-        if any(abs(share - known.get(step, 1.0)) > _APART for step, share in shares.items()):
+        if any(abs(shares.get(step, 1.0) - known.get(step, 1.0)) > _APART for step in (*shares, *known)):
             self._keep(Learnt(graph, shares))
 
     def applied(self, models: list[ModelSpec]) -> list[ModelSpec]:

@@ -19,8 +19,7 @@ from unittest import mock
 import typer
 
 from mainspring.cluster.models import Model
-from mainspring.cluster.queries import Query
-from mainspring.cluster.requests import Request
+from mainspring.cluster.requests import Query, Request
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.graph_shares import BATCH_MS, DEVICES, GRAPHS, SLO_FACTOR, capacity, longest_ms
 from mainspring.messages.actions import Reject

@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from mainspring.cluster.models import Model
-from mainspring.cluster.placements import Placement
-from mainspring.cluster.timeline import Slot
+from mainspring.cluster.placements import Placement, Slot
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Executed, Load, Open, kind_of
 from mainspring.scheduler.load_queue import MissedModels

@@ -12,8 +12,7 @@ from typing import Final
 
 from mainspring.cluster.models import Model
 from mainspring.cluster.plans import Plan, earliest_finish_ns, plans, reject_evidence
-from mainspring.cluster.queries import Query
-from mainspring.cluster.requests import Place, Request
+from mainspring.cluster.requests import Place, Query, Request
 from mainspring.cluster.state import Change
 from mainspring.cluster.status import impossible
 from mainspring.messages.actions import Ranked, Reject, RejectEvidence

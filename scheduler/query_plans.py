@@ -8,7 +8,7 @@ from typing import NamedTuple
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement
 from mainspring.cluster.plans import Plan, plans
-from mainspring.cluster.queries import Query
+from mainspring.cluster.requests import Query
 from mainspring.cluster.state import Cluster
 from mainspring.messages.queries import QueryStep
 from mainspring.scheduler.overload import work_of

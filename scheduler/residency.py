@@ -6,10 +6,9 @@ from collections import deque
 from typing import Final
 
 from mainspring.cluster.models import Model
-from mainspring.cluster.placements import Placement, State
+from mainspring.cluster.placements import Placement, Slot, State
 from mainspring.cluster.residency import forget, of_worker
 from mainspring.cluster.state import Change
-from mainspring.cluster.timeline import Slot
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Load, LoadEvidence, Open, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status

@@ -20,8 +20,7 @@ from typing import Any, Final
 
 from mainspring.cluster.apply import requests_of
 from mainspring.cluster.follow import follow
-from mainspring.cluster.queries import Query, choice_of, step_of
-from mainspring.cluster.requests import Place, Request
+from mainspring.cluster.requests import Place, Query, Request, choice_of, step_of
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import (

@@ -51,7 +51,7 @@ FEATURES: dict[str, str] = {
     "Prediction cache, sharing of equal requests": "gateway/core/cache.py gateway/core/sharing.py",
     "Queries and graphs of models": (
         "gateway/graphs/** gateway/core/queries.py messages/graphs.py messages/queries.py "
-        "cluster/queries.py scheduler/queries.py scheduler/query_plans.py scheduler/variants.py "
+        "scheduler/queries.py scheduler/query_plans.py scheduler/variants.py "
         "repository/ensemble.py "
         "cli/verbs/graphs.py cli/configuration/graphs.py"
     ),

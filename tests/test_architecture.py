@@ -94,8 +94,8 @@ FILE_LINES = 500
 FUNCTION_LINES = 50
 
 HOUSE = {
-    "lines of the product": 135_500,
-    "files of the product": 653,
+    "lines of the product": 135_540,
+    "files of the product": 652,
     "lines of the lab": 27_020,
     "files on the way of a request over ZeroMQ": 86,
     "files on the way of a request over HTTP": 86,

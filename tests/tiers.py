@@ -156,6 +156,7 @@ TIER_OF = {
     "telemetry/test_log_stats": "codegen",
     "telemetry/test_plots": "codegen",
     "test_architecture": "unit",
+    "test_files_that_know_each_other": "unit",
     "test_words": "unit",
     "test_extras": "unit",
     "test_fuzz": "codegen",

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from mainspring.cluster.queries import choice_of, step_of
-from mainspring.cluster.requests import Place
+from mainspring.cluster.requests import Place, choice_of, step_of
 from mainspring.cluster.requests import Request as OpenRequest
 from mainspring.cluster.state import Cluster
 from mainspring.messages.actions import Evidence, RejectEvidence

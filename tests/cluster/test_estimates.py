@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.cluster.estimates import Estimates, InferTimes, Raised
+from mainspring.cluster.device_kinds import Estimates
+from mainspring.cluster.estimates import InferTimes, Raised
 from mainspring.cluster.models import Model
 from mainspring.cluster.rolling import SOONEST_NS, STALE_NS, Rolling
 from mainspring.messages.model import ModelSpec, Profile

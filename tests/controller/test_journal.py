@@ -136,5 +136,7 @@ def test_a_share_is_recorded_where_it_is_new_and_forgotten_with_its_graph(path: 
         journal.learnt("g", {"some": share})
     assert len(path.read_bytes().splitlines()) == 2
     assert Journal(str(path)).shares == {"g": {"some": 0.7}}
+    journal.learnt("g", {})
+    assert Journal(str(path)).shares == {"g": {}}, "all are 1 again"
     journal.operated(OperatorAsked("ann", SetGraph("g", None)))
     assert Journal(str(path)).shares == {}

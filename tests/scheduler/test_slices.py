@@ -6,9 +6,10 @@ What is decided meanwhile sees the state as if all had been done at once.
 from __future__ import annotations
 
 from mainspring.cluster.apply import apply
-from mainspring.cluster.deferred_join import ENTERED_AT_ONCE, Joining
+from mainspring.cluster.deferred_join import ENTERED_AT_ONCE, DeferredJoin
 from mainspring.cluster.residency import is_loadable, is_prepared_anywhere
 from mainspring.cluster.validate import validate
+from mainspring.cluster.workers import Joining
 from mainspring.messages.actions import Command, Infer, Load, Prepare, Release, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.events import ModelAdded, ModelRemoved, Wakeup, WorkerJoined, WorkerLeft
@@ -47,6 +48,7 @@ def drained(hand: Hand, now_ms: float, most: int = 100) -> tuple[list[Command], 
 
 def lacking(joining: Joining) -> list[str]:
     """Return the models whose turn is still to come and that nobody has asked about."""
+    assert isinstance(joining, DeferredJoin)
     return [each.name for each in SPECS if joining.lacks(each.name)]
 
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from mainspring.cluster.estimates import UNKNOWN_OPEN_NS
+from mainspring.cluster.device_kinds import UNKNOWN_OPEN_NS
 from mainspring.cluster.placements import PREPARED_STATES
 from mainspring.messages.actions import Command, Infer, Open, Prepare, Result
 from mainspring.messages.codes import Reason, Status

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.cluster.estimates import UNKNOWN_OPEN_NS
+from mainspring.cluster.device_kinds import UNKNOWN_OPEN_NS
 from mainspring.cluster.placements import State
 from mainspring.cluster.residency import find
 from mainspring.messages.actions import Command, Infer, Load, LoadReason, Open, Prepare, Release
