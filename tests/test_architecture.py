@@ -97,7 +97,7 @@ HOUSE = {
     "lines of the product": 135_540,
     "files of the product": 652,
     "lines of the lab": 27_020,
-    "files on the way of a request over ZeroMQ": 86,
+    "files on the way of a request over ZeroMQ": 84,
     "files on the way of a request over HTTP": 86,
 }
 """What the house may have at most (`measured_house`). Goals: 100,000 lines and 560 files of the product,
