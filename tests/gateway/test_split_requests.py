@@ -24,7 +24,7 @@ from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.jobs import GatewayJob
 from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
-from mainspring.client.errors import DeadlineUnreachable, MainspringError
+from mainspring.client.errors import DeadlinePassed, DeadlineUnreachable, MainspringError
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_file
 from mainspring.messages.codes import Reason
@@ -120,13 +120,18 @@ def test_all_rows_are_answered_as_one_by_each_protocol(
 def test_what_can_t_be_whole_in_time_is_refused_at_once(
     cluster: LocalCluster, rows: NDArray[np.float32]
 ) -> None:
-    with Client(cluster.address) as client:
+    def ask(client: Client) -> str:
+        """Return why it was refused; empty where the way to the gateway alone took too long."""
         one_by_one(client, rows)
         began = time.monotonic()
-        with pytest.raises(DeadlineUnreachable) as caught:
+        with pytest.raises((DeadlinePassed, DeadlineUnreachable)) as caught:
             client.infer("net", {"x": np.tile(rows, (2, 1))}, slo="4.5ms")
         assert time.monotonic() - began < 1.0
-    assert "of 125 (rows " in str(caught.value)
+        said = str(caught.value)
+        return "" if "in this client" in said else said
+
+    with Client(cluster.address) as client:
+        assert "of 125 (rows " in next(filter(None, (ask(client) for _ in range(50))))
 
 
 def test_more_rows_than_the_bound_name_its_key(cluster: LocalCluster, rows: NDArray[np.float32]) -> None:
