@@ -127,7 +127,7 @@ def beside(
 def let_follow(process: int) -> None:
     """Have what is not as nice come before a session's first process and all that it starts."""
     _lower_session(process, 10)
-    os.setpriority(os.PRIO_PROCESS, process, 10)
+    os.setpriority(os.PRIO_PROCESS, process, max(10, os.getpriority(os.PRIO_PROCESS, 0)))
 
 
 def let_idle(process: int) -> None:
