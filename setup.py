@@ -164,7 +164,7 @@ def build(core: native.Core, files: list[str], folder: Path) -> dict[str, str]:
             _setup(["--quiet", "build_ext", f"--parallel={PROCESSORS}", *paths], ext_modules=modules)
         except Refused as refused:
             new = {path: why for path, why in refused.why.items() if path in remaining}
-            new = {**heirs(new, remaining), **new}
+            new = {**relatives(new, remaining), **new}
             if not new or len(new) == len(remaining):
                 raise
             left_out |= new
@@ -173,26 +173,35 @@ def build(core: native.Core, files: list[str], folder: Path) -> dict[str, str]:
             return left_out
 
 
-def heirs(left_out: Iterable[str], files: list[str]) -> dict[str, str]:
-    """Return the files whose classes derive from those of files that are left out, each with why.
+def relatives(left_out: Iterable[str], files: list[str]) -> dict[str, str]:
+    """Return the files whose classes derive from those of files that are left out, or are their bases.
 
-    A compiled class must not derive from one that isn't: its objects crash the process when they are freed.
+    Each has why. An object of a compiled class that derives from one that isn't crashes the process when it
+    is freed; a class that isn't compiled may derive from a compiled one only if that says so, and otherwise
+    ends the process at its start.
     """
     found: dict[str, str] = {}
     pending = list(left_out)
     while pending:
-        base = pending.pop()
-        module = base.removesuffix(".py").replace("/", ".")
-        for path in files:
-            if path not in found and path not in left_out and _derives(path, module):
-                found[path] = f"its classes derive from those of {module}"
-                pending.append(path)
+        path = pending.pop()
+        for other in [each for each in files if each not in found and each not in left_out]:
+            if _bases(other, path):
+                found[other] = f"its classes derive from those of {_module(path)}"
+            elif _bases(path, other) - _open_classes(other):
+                found[other] = f"the classes of {_module(path)} derive from its own"
+            else:
+                continue
+            pending.append(other)
     return found
 
 
-def _derives(path: str, module: str) -> bool:
-    """Return whether a class of a file derives from what the file imports from a module."""
-    tree = ast.parse(_read(path), path)
+def _module(path: str) -> str:
+    return path.removesuffix(".py").replace("/", ".")
+
+
+def _bases(path: str, other: str) -> set[str]:
+    """Return the classes of the other file from which those of a file derive."""
+    tree, module = ast.parse(_read(path), path), _module(other)
     imported = {
         alias.asname or alias.name
         for node in ast.walk(tree)
@@ -201,7 +210,18 @@ def _derives(path: str, module: str) -> bool:
         if module in (node.module, f"{node.module}.{alias.name}")
     }
     bases = [base for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for base in node.bases]
-    return any(re.match(r"\w+", ast.unparse(base))[0] in imported for base in bases)  # type: ignore[index]
+    named = [ast.unparse(base).partition("[")[0] for base in bases]
+    return {name.rpartition(".")[2] for name in named if name.partition(".")[0] in imported}
+
+
+def _open_classes(path: str) -> set[str]:
+    """Return the classes of a file from which those that aren't compiled may derive."""
+    return {
+        node.name
+        for node in ast.walk(ast.parse(_read(path), path))
+        if isinstance(node, ast.ClassDef)
+        and any("allow_interpreted_subclasses=True" in ast.unparse(each) for each in node.decorator_list)
+    }
 
 
 def extensions(core: native.Core, files: list[str], folder: Path) -> list[Any]:
