@@ -49,6 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "compiler.artifact",
     },
     "planner": {"simulator", "traces", "messages", "client"},
+    "selection": {"messages"},
 }
 """Folders, or single modules of folders, that each folder may import beside itself."""
 
@@ -61,7 +62,7 @@ FOLDERS = (*MAY_IMPORT, "cli", "experiments")
 
 PURE_FOLDERS = (
     *("cluster", "scheduler", "messages", "console/view", "console/queries", "worker/core"),
-    *("gateway/core", "gateway/oip"),
+    *("gateway/core", "gateway/oip", "selection"),
 )
 """Cores that several drivers run: no clock, randomness, thread, socket or file."""
 

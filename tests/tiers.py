@@ -137,6 +137,7 @@ TIER_OF = {
     "scheduler/policies/mainspring/test_weights": "codegen",
     "scheduler/policies/test_baselines": "codegen",
     "scheduler/policies/test_ready_queue": "codegen",
+    "selection": "unit",
     "simulator": "unit",
     "simulator/bound": "codegen",
     "simulator/test_any_cluster": "codegen",

@@ -1,0 +1,108 @@
+"""Applications as their owners write them: members, a policy that learns which of them to trust, feedback."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from typing import Any, Literal
+
+import msgspec
+
+from mainspring.messages.graphs import MOST_CHARACTERS, MOST_SLO_MS
+from mainspring.messages.tables import ConfigError, build
+
+MOST_APPLICATION_MEMBERS = 64
+
+
+class ApplicationSpec(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
+):
+    """Models that answer a request together, chosen and weighed by what feedback says of them."""
+
+    name: str
+    members: tuple[str, ...]
+    """Models, families or graphs: ``cnn`` or ``cnn:2``."""
+    output: str
+    """The output of every member that is combined."""
+    policy: str = "exp4"
+    """Name of the policy, or ``package.module:Class``."""
+    options: dict[str, Any] = {}
+    """The policy's options."""
+    kind: Literal["scores", "label", "value"] = "scores"
+    """``scores``: a number of each class; ``label``; ``value``: a number."""
+    loss: str = ""
+    """``zero_one``, ``score``, ``absolute``, or ``package.module:function``; empty: the kind's usual one."""
+    tolerance: float = 0.0
+    """Values that differ by at most this agree."""
+    span: float | None = None
+    """The range of values: an error is divided by it."""
+    slo_ms: float | None = None
+    """Deadline of requests that bring none."""
+    context: bool = False
+    """A state for each user or session, which requests name."""
+    confidence: float | None = None
+    """Least share of members that agree with an answer; below it, the answer is ``default``."""
+    default: float | str | None = None
+    """The answer of a row whose confidence is too low."""
+    least: int = 1
+    """Fewest members that an answer is made of."""
+
+
+def member_name(member: str) -> str:
+    """Return a member's name without its version: a new version keeps what was learnt."""
+    name, colon, version = member.rpartition(":")
+    return name if colon and version.isdigit() else member
+
+
+def application_fault(spec: ApplicationSpec) -> str | None:
+    """Return what is wrong with an application whatever its members are; None if nothing is."""
+    where, count = f"application {spec.name!r}", len(spec.members)
+    if not 0 < len(spec.name) <= MOST_CHARACTERS or not spec.name.isprintable():
+        return f"{where}: a name has 1 to {MOST_CHARACTERS} printable characters"
+    if not 1 <= count <= MOST_APPLICATION_MEMBERS:
+        return f"{where} has {count} members, and has to have 1 to {MOST_APPLICATION_MEMBERS}"
+    if len({member_name(each) for each in spec.members}) < count:
+        return f"{where} names a member twice"
+    if not spec.output:
+        return f"{where} needs the key 'output': the output of its members that is combined"
+    if spec.slo_ms is not None and not 0 < spec.slo_ms <= MOST_SLO_MS:
+        return f"slo_ms of {where} is {spec.slo_ms:g}; it has to be above 0, and at most an hour"
+    if not 1 <= spec.least <= count:
+        return f"least of {where} is {spec.least}; it has to be 1 to {count}, the number of its members"
+    if not 0 <= spec.tolerance < math.inf:
+        return f"tolerance of {where} is {spec.tolerance:g}; it has to be a number from 0 on"
+    return _default_fault(spec, where)
+
+
+def _default_fault(spec: ApplicationSpec, where: str) -> str | None:
+    if (spec.confidence is None) != (spec.default is None):
+        given, lacks = ("confidence", "default") if spec.default is None else ("default", "confidence")
+        return f"{where} has {given} without {lacks}: below a confidence, the answer is the default"
+    if spec.confidence is None:
+        return None
+    if not 0 < spec.confidence <= 1:
+        return f"confidence of {where} is {spec.confidence:g}; it has to be above 0 and at most 1"
+    if spec.kind != "label" and (
+        isinstance(spec.default, str) or (spec.kind == "scores" and spec.default != int(spec.default or 0))
+    ):
+        what = "the number of a class, or another whole number" if spec.kind == "scores" else "a number"
+        return f"default of {where} is {spec.default!r}; with kind {spec.kind!r} it has to be {what}"
+    return None
+
+
+def read_application(text: str, source: str) -> ApplicationSpec:
+    """Return the application that a file's text describes; ``source`` names the file in errors.
+
+    Raises `ConfigError`, which names the key and what would be right.
+    """
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source} is not TOML: {error}") from None
+    for key in ("name", "members", "output"):
+        if key not in table:
+            raise ConfigError(f"{source} needs the key {key!r}")
+    spec = build(ApplicationSpec, table, source, {})
+    if fault := application_fault(spec):
+        raise ConfigError(f"{source}: {fault}")
+    return spec

@@ -1,0 +1,258 @@
+"""An application: members are selected, their predictions are combined, feedback is learnt from. Pure.
+
+Its driver asks `select` whom to ask, runs them under one deadline, hands `combine` what came, and passes
+feedback to `observe`. A policy that raises costs no request: the first member answers, which is counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from mainspring.messages.applications import ApplicationSpec, application_fault, member_name
+from mainspring.selection.averages import Averages
+from mainspring.selection.contexts import MOST_CONTEXT_BYTES, Contexts
+from mainspring.selection.ledger import Answered, Feedback, Ledger
+from mainspring.selection.outputs import Answer, Array, Output
+from mainspring.selection.policies.registry import make_selection_policy
+from mainspring.selection.policy import Inputs, Selected, State
+
+
+class Bounds(NamedTuple):
+    """How much an application keeps."""
+
+    ledger_entries: int = 100_000
+    ledger_bytes: int = 64 << 20
+    ledger_ns: int = 3_600_000_000_000
+    """Age at which feedback is late."""
+    state_bytes: int = 64 << 20
+    """Bytes of the contexts' states."""
+    idle_ns: int = 7 * 86_400_000_000_000
+    """Time after its last use at which a context's state is dropped from memory."""
+
+
+class Reply(NamedTuple):
+    """What a request is answered with."""
+
+    query_id: int
+    """Under which feedback finds it."""
+    answer: Answer
+    missing: tuple[str, ...]
+    """Members that were selected and whose prediction did not come."""
+    default: tuple[bool, ...]
+    """For each row whether it has the default, because too few members agree."""
+
+
+class Application:
+    """The learning around the members of one application."""
+
+    def __init__(self, spec: ApplicationSpec, bounds: Bounds = Bounds()) -> None:  # noqa: B008
+        """Raise ValueError if the specification, its policy or its loss is not what it has to be."""
+        if fault := application_fault(spec):
+            raise ValueError(fault)
+        self.spec = spec
+        self.members = {member_name(each): each for each in spec.members}
+        """What requests are sent to, by the name that states have."""
+        self._output = Output(spec.kind, loss=spec.loss, tolerance=spec.tolerance, span=spec.span)
+        self.policy = make_selection_policy(spec.policy, [*self.members], self._output, spec.options)
+        self.contexts = Contexts(self.policy, bounds.state_bytes, bounds.idle_ns)
+        self.ledger = Ledger(bounds.ledger_entries, bounds.ledger_bytes, bounds.ledger_ns)
+        self._averages = Averages(spec.kind)
+        self.counts: Counter[str] = Counter()
+        """``requests``, ``missing``, ``defaults`` (rows), ``policy_failed``, and rows of feedback by what
+        became of them (`Feedback`)."""
+        self.losses: dict[str, tuple[int, float]] = {}
+        """Rows that each member, and the whole (``""``), was judged by, and the sum of their losses."""
+
+    def select(
+        self, now_ns: int, inputs: Inputs, generator: np.random.Generator, context: str | None = None
+    ) -> dict[str, float]:
+        """Return the members to ask, each with the probability of its selection; the first counts most.
+
+        Raises ValueError if the context's name is too long, or if there is one and the application has none.
+        """
+        if context is not None:
+            self._check(context)
+        state = self.contexts.state(now_ns, context)
+        self.counts["requests"] += 1
+        try:
+            chosen = self.policy.select(state, inputs, generator, context)
+            if chosen and chosen.keys() <= self.members.keys():
+                return chosen
+        except Exception:
+            # Code of the operator's, which may raise anything.
+            pass
+        self.counts["policy_failed"] += 1
+        return {next(iter(self.members)): 1.0}
+
+    def _check(self, context: str) -> None:
+        if not self.spec.context:
+            raise ValueError(
+                f"application {self.spec.name!r} keeps no state for each context: its key context is false"
+            )
+        if len(context.encode()) > MOST_CONTEXT_BYTES:
+            raise ValueError(
+                f"the context has {len(context.encode())} bytes; it may have {MOST_CONTEXT_BYTES}"
+            )
+
+    def combine(
+        self,
+        now_ns: int,
+        inputs: Inputs,
+        selected: Mapping[str, float],
+        outputs: Mapping[str, Array],
+        context: str | None = None,
+    ) -> Reply:
+        """Return the answer of the selected members, with what came of their outputs, ``(rows, ...)`` each.
+
+        What is missing is replaced by its member's running average. Raises ValueError if nothing came.
+        """
+        if not outputs:
+            raise ValueError("no member has an output")
+        rows = len(next(iter(outputs.values())))
+        for member, output in outputs.items():
+            self._averages.add(member, output)
+        asked = {
+            member: Selected(probability, outputs[member])
+            if member in outputs
+            else Selected(probability, self._averages.of(member, rows), missing=True)
+            for member, probability in selected.items()
+        }
+        missing = tuple(member for member, each in asked.items() if each.missing)
+        answer = self._combined(self.contexts.state(now_ns, context), inputs, asked)
+        query_id = self.ledger.add(now_ns, Answered(context, inputs, asked, answer))
+        low = [False] * rows
+        if self.spec.confidence is not None:
+            low = (answer.confidence < self.spec.confidence).tolist()
+        self.counts["missing"] += len(missing)
+        self.counts["defaults"] += sum(low)
+        return Reply(query_id, answer, missing, tuple(low))
+
+    def _combined(self, state: State, inputs: Inputs, asked: Mapping[str, Selected]) -> Answer:
+        try:
+            return self.policy.combine(state, inputs, asked)
+        except Exception:
+            # Code of the operator's, which may raise anything.
+            self.counts["policy_failed"] += 1
+        first = next(name for name, each in asked.items() if each.output is not None and not each.missing)
+        output = asked[first].output
+        assert output is not None
+        return self._output.combine({first: output}, {first: 1.0}, (), len(asked))
+
+    def prediction(self, reply: Reply) -> Array:
+        """Return what a reply predicts for each row, the default where too few members agree."""
+        found = reply.answer.prediction
+        if not any(reply.default):
+            return found
+        return np.array(
+            [
+                self.spec.default if low else each
+                for each, low in zip(found.tolist(), reply.default, strict=True)
+            ]
+        )
+
+    def observe(
+        self,
+        now_ns: int,
+        query_id: int,
+        truth: Array | None = None,
+        *,
+        reward: Sequence[float] | None = None,
+        rows: Sequence[int] | None = None,
+    ) -> list[Feedback]:
+        """Learn what came true of a query; return what became of the feedback for each row.
+
+        ``truth`` has a label or value for each of ``rows``, by default the first ones on; ``reward``, in its
+        place, a number from 0 to 1, which counts for the members that agreed with the answer. Raises
+        ValueError if neither or both are given, or if a label, value, loss or reward can't be.
+        """
+        if (truth is None) == (reward is None):
+            raise ValueError("give either what is true or a reward")
+        given = truth if truth is not None else np.asarray(reward, np.float64)
+        assert given is not None
+        at = list(range(len(given))) if rows is None else list(rows)
+        if len(at) != len(given):
+            raise ValueError(f"there are {len(given)} labels, values or rewards for {len(at)} rows")
+        self._check_feedback(given, self.ledger.find(query_id), rewards=truth is None)
+        answered, fresh, told = self.ledger.join(now_ns, query_id, at)
+        self.counts.update(each.value for each in told)
+        if answered is None:
+            return told
+        place = {row: index for index, row in reversed(list(enumerate(at)))}
+        kept = given[[place[row] for row in fresh]]
+        asked = {
+            member: each._replace(output=None if each.output is None else each.output[fresh])
+            for member, each in answered.selected.items()
+        }
+        self._learn(now_ns, answered, fresh, asked, kept, rewards=truth is None)
+        return told
+
+    def _check_feedback(self, given: Array, answered: Answered | None, *, rewards: bool) -> None:
+        numbers = np.issubdtype(given.dtype, np.number) or given.dtype == np.bool_
+        if (rewards or self.spec.kind != "label") and not numbers:
+            raise ValueError(
+                f"feedback of kind {self.spec.kind!r} is a number for each row, not {given.dtype}"
+            )
+        if numbers and not np.isfinite(given).all():
+            raise ValueError("feedback has NaN or infinity: leave out the rows of which nothing is known")
+        if rewards and len(given) and not (given.min() >= 0 and given.max() <= 1):
+            raise ValueError(f"a reward is from 0 to 1, not {given.min():g} to {given.max():g}")
+        if self.spec.kind != "scores" or rewards or not len(given):
+            return
+        scores = None if answered is None else answered.answer.scores
+        classes = math.inf if scores is None else scores.shape[1]
+        if (given != np.floor(given)).any() or given.min() < 0 or given.max() >= classes:
+            least_to_most = "from 0 on" if scores is None else f"from 0 to {classes - 1}"
+            raise ValueError(f"with kind 'scores' what is true is the number of a class, {least_to_most}")
+
+    def _learn(
+        self,
+        now_ns: int,
+        answered: Answered,
+        fresh: Sequence[int],
+        asked: Mapping[str, Selected],
+        given: Array,
+        *,
+        rewards: bool,
+    ) -> None:
+        answer, inputs = answered.answer, {name: each[list(fresh)] for name, each in answered.inputs.items()}
+        if rewards:
+            losses = self._losses_of_rewards(answer.prediction[list(fresh)], asked, given)
+        else:
+            losses = {
+                member: self._output.losses(given, each.output)
+                for member, each in asked.items()
+                if each.output is not None and not each.missing
+            }
+
+        def change(state: State) -> State:
+            try:
+                if rewards:
+                    return self.policy.learn(state, losses, asked)
+                return self.policy.observe(state, inputs, given, asked)
+            except Exception:
+                # Code of the operator's, which may raise anything.
+                self.counts["policy_failed"] += 1
+                return state
+
+        self.contexts.update(now_ns, answered.context, change)
+        whole = answer.scores if answer.scores is not None else answer.prediction
+        own = (1 - given).tolist() if rewards else self._output.losses(given, whole[list(fresh)])
+        for name, each in {**losses, "": own}.items():
+            count, total = self.losses.get(name, (0, 0.0))
+            self.losses[name] = (count + len(each), total + sum(each))
+
+    def _losses_of_rewards(
+        self, prediction: Array, asked: Mapping[str, Selected], given: Array
+    ) -> dict[str, list[float]]:
+        """Return 1 less the reward for each row in which a member agreed with the answer."""
+        found = {}
+        for member, each in asked.items():
+            if each.output is not None and not each.missing:
+                agreed = self._output.agreeing(prediction, each.output)
+                found[member] = (1 - given[agreed]).tolist()
+        return found

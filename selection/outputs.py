@@ -1,0 +1,157 @@
+"""Predictions of unlike members as one answer, and how wrong each of them was. Pure.
+
+The output of a member is an array, rows first: a score of each class, a label, or a value. Losses lie in
+[0, 1] (Clipper, section 5.1).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Container, Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Kind = Literal["scores", "label", "value"]
+KINDS: tuple[Kind, ...] = ("scores", "label", "value")
+Loss = Callable[[Array, Array], npt.ArrayLike]
+"""From what is true and a member's output, both by row, to a loss in [0, 1] for each row."""
+
+
+class Answer(NamedTuple):
+    """What an application answers with, by row."""
+
+    prediction: Array
+    """``(rows,)``: the class with the highest score, the label with the most weight, or the mean value."""
+    confidence: Array
+    """``(rows,)`` float64: the share of the selected members that agree with it."""
+    scores: Array | None
+    """``(rows, classes)`` float64: the members' weighted mean; None of other kinds."""
+
+
+class Output:
+    """What the members of an application have in common: the kind of their outputs, and the loss."""
+
+    def __init__(
+        self, kind: Kind, *, loss: str = "", tolerance: float = 0.0, span: float | None = None
+    ) -> None:
+        """``loss`` is ``zero_one`` (the default for scores and labels), ``score`` (1 less the score of what
+        is true), ``absolute`` (of values: the error by ``span``), or ``package.module:function``. Values
+        that differ by at most ``tolerance`` agree. Raises ValueError if these do not fit together.
+        """
+        self.kind: Kind = kind
+        self.tolerance = tolerance
+        self.span = span
+        self._loss = self._named(loss or ("absolute" if kind == "value" else "zero_one"))
+
+    def _named(self, loss: str) -> Loss:
+        if ":" in loss:
+            return _imported(loss)
+        fits = {"zero_one": ("scores", "label"), "score": ("scores",), "absolute": ("value",)}
+        if loss not in fits:
+            raise ValueError(
+                f"there is no loss {loss!r}; choose one of {', '.join(fits)}, or name a function of your own "
+                "as package.module:function"
+            )
+        if self.kind not in fits[loss]:
+            raise ValueError(f"loss {loss!r} is of {' and '.join(fits[loss])}, and the kind is {self.kind!r}")
+        if loss == "absolute" and not (self.span and self.span > 0):
+            raise ValueError("loss 'absolute' needs span, the range of values: a number above 0")
+        return {"zero_one": self._zero_one, "score": _score, "absolute": self._absolute}[loss]
+
+    def labels(self, output: Array) -> Array:
+        """Return what a member predicts for each row: of scores the class with the highest, ``(rows,)``."""
+        if self.kind == "scores":
+            return np.asarray(output.reshape(len(output), -1).argmax(1))
+        return output.reshape(len(output))
+
+    def losses(self, truth: Array, output: Array) -> list[float]:
+        """Return the loss of a member's output for each row.
+
+        Raises ValueError if the loss is the application's own, and one of them is not in [0, 1].
+        """
+        found: list[float] = np.asarray(self._loss(truth, output), np.float64).reshape(-1).tolist()
+        if len(found) != len(output) or not all(0 <= each <= 1 for each in found):
+            raise ValueError(
+                f"a loss is a number from 0 to 1 for each of {len(output)} rows, not {found[:8]}"
+            )
+        return found
+
+    def combine(
+        self,
+        outputs: Mapping[str, Array],
+        weights: Mapping[str, float],
+        missing: Container[str] = (),
+        selected: int | None = None,
+    ) -> Answer:
+        """Return the weighted answer of members, each output ``(rows, ...)``.
+
+        ``outputs`` and ``weights`` have the same members; weights are not negative. The outputs of
+        ``missing`` members stand in for theirs, and agree with no answer; nor do members that have none, of
+        the ``selected`` ones. Raises ValueError if there are no outputs.
+        """
+        if not outputs:
+            raise ValueError("no member has an output")
+        total = sum(weights.values())
+        shares = [weights[member] / total if total else 1 / len(outputs) for member in outputs]
+        own = [member not in missing for member in outputs]
+        scores = None
+        if self.kind == "scores":
+            # One array of all members: its operations take less time than theirs.
+            stacked = np.array([each.reshape(len(each), -1) for each in outputs.values()], np.float64)
+            scores = (np.array(shares) @ stacked.reshape(len(stacked), -1)).reshape(stacked.shape[1:])
+            labels, prediction = stacked.argmax(2), scores.argmax(1)
+        elif self.kind == "value":
+            labels = np.array([self.labels(each) for each in outputs.values()], np.float64)
+            prediction = np.array(shares) @ labels
+        else:
+            labels = np.array([self.labels(each) for each in outputs.values()])
+            prediction = _voted(labels, shares)
+        agree = self._agree(prediction, labels if all(own) else labels[own])
+        return Answer(prediction, agree.sum(0) / (selected or len(outputs)), scores)
+
+    def agreeing(self, prediction: Array, output: Array) -> Array:
+        """Return for each row whether a member's output agrees with a prediction, ``(rows,)`` bool."""
+        return self._agree(prediction, self.labels(output))
+
+    def _agree(self, one: Array, other: Array) -> Array:
+        if self.kind == "value":
+            return np.asarray(np.abs(one - np.asarray(other, np.float64)) <= self.tolerance)
+        return np.asarray(one == other)
+
+    def _zero_one(self, truth: Array, output: Array) -> Array:
+        return np.asarray(self.labels(output) != truth, np.float64)
+
+    def _absolute(self, truth: Array, output: Array) -> Array:
+        assert self.span is not None
+        error = np.abs(np.asarray(self.labels(output), np.float64) - np.asarray(truth, np.float64))
+        return np.minimum(error / self.span, 1.0)
+
+
+def _voted(labels: Array, shares: list[float]) -> Array:
+    """Return for each column, a row of each member, the label with the most weight; of equals, the first."""
+    chosen = []
+    for row in labels.T.tolist():
+        votes: dict[Any, float] = {}
+        for label, share in zip(row, shares, strict=True):
+            votes[label] = votes.get(label, 0.0) + share
+        chosen.append(max(votes, key=votes.__getitem__))
+    return np.array(chosen, labels.dtype)
+
+
+def _score(truth: Array, output: Array) -> Array:
+    scores = output.reshape(len(output), -1)
+    return 1 - np.clip(scores[np.arange(len(scores)), np.asarray(truth, np.int64)], 0, 1)
+
+
+def _imported(name: str) -> Loss:
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"loss {name!r} can't be imported: {error}") from None
+    if not callable(found):
+        raise ValueError(f"loss {name!r} is not a function of what is true and a member's output")
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,72 @@
+"""The policies of model selection by name. A new one is its file and its line here, or a class anywhere else.
+
+``package.module:Class`` names a policy that is not part of Mainspring.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from mainspring.messages.choices import did_you_mean
+from mainspring.selection.outputs import Output
+from mainspring.selection.policies.epsilon_greedy import EpsilonGreedy
+from mainspring.selection.policies.exp3 import Exp3
+from mainspring.selection.policies.exp4 import Exp4
+from mainspring.selection.policies.fixed import Ab, Majority, Static
+from mainspring.selection.policies.thompson import Thompson
+from mainspring.selection.policies.ucb1 import Ucb1
+from mainspring.selection.policy import Policy
+
+_POLICIES: dict[str, type[Policy]] = {
+    each.name: each for each in (Ab, EpsilonGreedy, Exp3, Exp4, Majority, Static, Thompson, Ucb1)
+}
+
+
+def selection_policy_names() -> list[str]:
+    """Return the names of the policies that are part of Mainspring."""
+    return sorted(_POLICIES)
+
+
+def selection_policy_class(name: str) -> type[Policy]:
+    """Return the policy of a name, or of ``package.module:Class``; raise ValueError if there is none."""
+    if name in _POLICIES:
+        return _POLICIES[name]
+    module_name, colon, class_name = name.partition(":")
+    if not colon:
+        raise ValueError(
+            f"there is no policy {name!r}; choose one of {', '.join(selection_policy_names())}, or name a "
+            f"class of your own as package.module:Class{did_you_mean(name, selection_policy_names())}"
+        )
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"policy {name!r} can't be imported: {error}") from None
+    if not (isinstance(found, type) and issubclass(found, Policy)):
+        raise ValueError(f"policy {name!r} is not a subclass of mainspring.selection.policy.Policy")
+    if found.__abstractmethods__:
+        raise ValueError(f"policy {name!r} lacks {', '.join(sorted(found.__abstractmethods__))}")
+    return found
+
+
+def make_selection_policy(
+    name: str, members: Sequence[str], output: Output, options: Mapping[str, Any]
+) -> Policy:
+    """Return the policy of a name for these members, with its options.
+
+    Raises ValueError if there is no such policy or option, or if an option is not what it has to be.
+    """
+    found = selection_policy_class(name)
+    known = found.Options.__struct_fields__
+    for option in options:
+        if option not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise ValueError(f"policy {name!r} has no option {option!r}: {has}{did_you_mean(option, known)}")
+    try:
+        given = msgspec.convert(dict(options), found.Options, strict=False)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"options of policy {name!r}: {error}") from None
+    return found(members, output, given)
