@@ -101,6 +101,7 @@ class AsyncClient(OfOneProcess):
         slo: str | timedelta | None = None,
         deadline: AnyDeadline = None,
         at_least: float = 0.0,
+        context: str = "",
     ) -> Coroutine[Any, Any, InferResult]:
         """Run ``model`` on ``inputs``; awaited, return its outputs by name; see `Client.infer`.
 
@@ -108,7 +109,9 @@ class AsyncClient(OfOneProcess):
         """
         now_ns = monotonic_ns()
         told = (model, inputs, slo_ms, slo, outputs, version, priority, traceparent)
-        return self.run(Arguments(now_ns, *told, deadline_of(now_ns, deadline), at_least=at_least))
+        return self.run(
+            Arguments(now_ns, *told, deadline_of(now_ns, deadline), at_least=at_least, context=context)
+        )
 
     def submit(
         self,
@@ -123,11 +126,12 @@ class AsyncClient(OfOneProcess):
         slo: str | timedelta | None = None,
         deadline: AnyDeadline = None,
         at_least: float = 0.0,
+        context: str = "",
     ) -> Future[InferResult]:
         """Send a request for a caller that has no event loop, and return its result to come; see
         `Client.submit`."""
         told = (model, inputs, slo_ms, outputs, version, priority, traceparent)
-        return self._client.submit(*told, slo=slo, deadline=deadline, at_least=at_least)
+        return self._client.submit(*told, slo=slo, deadline=deadline, at_least=at_least, context=context)
 
     def deadline(self, within: str | timedelta) -> Deadline:
         """Return a deadline that requests share; see `Client.deadline`.

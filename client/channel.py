@@ -462,6 +462,8 @@ def _outcome(message: object, frames: list[Any], call: Call, now_ns: int) -> obj
             return message.graphs
         case clients.StatusReply():
             return message.status
+        case clients.Observed():
+            return message
         case _:
             return None
 

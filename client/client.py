@@ -60,6 +60,7 @@ class Arguments(NamedTuple):
     """The earliest that others set: of the call, and of the blocks that it is in."""
     place: Place = NOWHERE
     at_least: float = 0.0
+    context: str = ""
 
     @property
     def slo_ns(self) -> int | None:
@@ -182,6 +183,7 @@ class Client(OfOneProcess):
         slo: str | timedelta | None = None,
         deadline: AnyDeadline = None,
         at_least: float = 0.0,
+        context: str = "",
     ) -> InferResult:
         """Run ``model`` on ``inputs`` and return its outputs by name, with ``timing`` beside them.
 
@@ -192,13 +194,16 @@ class Client(OfOneProcess):
         requests of equal slack: 1 before 2 and so on, 0 behind all; ``traceparent`` the caller's span, for
         gateways that trace (W3C Trace Context); ``deadline`` what `deadline` returns, or the same as ``slo``:
         the earlier of the two holds, and that of a block which the call is in; ``at_least`` the least score
-        of the member that may answer, of a family of models.
+        of the member that may answer, of a family of models; ``context`` the user or session whose state an
+        application answers by.
         Raises a `MainspringError`: `DeadlineError`, `InvalidRequest`, `Unavailable`; TypeError for arguments
         of the wrong kind.
         """
         now_ns = monotonic_ns()
         told = (model, inputs, slo_ms, slo, outputs, version, priority, traceparent)
-        return self.run(Arguments(now_ns, *told, deadline_of(now_ns, deadline), at_least=at_least))
+        return self.run(
+            Arguments(now_ns, *told, deadline_of(now_ns, deadline), at_least=at_least, context=context)
+        )
 
     def run(self, arguments: Arguments) -> InferResult:
         """Send a request and wait for its outcome."""
@@ -226,6 +231,7 @@ class Client(OfOneProcess):
         slo: str | timedelta | None = None,
         deadline: AnyDeadline = None,
         at_least: float = 0.0,
+        context: str = "",
     ) -> Future[InferResult]:
         """Send a request and return its result to come; arguments as for `infer`.
 
@@ -234,7 +240,9 @@ class Client(OfOneProcess):
         """
         now_ns = monotonic_ns()
         told = (model, inputs, slo_ms, slo, outputs, version, priority, traceparent)
-        arguments = Arguments(now_ns, *told, deadline_of(now_ns, deadline), at_least=at_least)
+        arguments = Arguments(
+            now_ns, *told, deadline_of(now_ns, deadline), at_least=at_least, context=context
+        )
         self._fetch_types(arguments)
         return self.begin(arguments)
 
@@ -289,6 +297,25 @@ class Client(OfOneProcess):
             except ConfigError as error:
                 raise InvalidRequest(str(error), Reason.BAD_INPUT) from None
         self._exchange(clients.AddGraph(self._channel.next_key(), graph, check))
+
+    def observe(
+        self,
+        application: str,
+        query_id: int,
+        truth: Sequence[int | float | str] = (),
+        *,
+        rewards: Sequence[float] = (),
+        rows: Sequence[int] = (),
+    ) -> clients.Observed:
+        """Tell an application what came true of an answer, by the ``query_id`` of its ``timing.learnt``.
+
+        ``truth`` has the class, label or value of each of ``rows``, by default the first ones on; or
+        ``rewards`` how good the answer was, from 0 to 1. Returns what became of the rows. Raises
+        `InvalidRequest`, which names what is wrong.
+        """
+        told = tuple(truth), tuple(rewards), tuple(rows)
+        message = clients.Observe(self._channel.next_key(), application, query_id, *told)
+        return self._exchange(message)  # type: ignore[no-any-return]
 
     def remove_graph(self, name: str) -> None:
         """Serve a graph no more. Raises `InvalidRequest` if there is none of this name."""
@@ -430,6 +457,7 @@ class Client(OfOneProcess):
             traceparent=arguments.traceparent,
             priority=arguments.priority,
             at_least=_score(arguments.at_least),
+            context=arguments.context,
             **arguments.place._asdict(),
         )
         patience_s = self.patience_s(arguments)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import secrets
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -29,6 +30,7 @@ from mainspring.gateway.core.request_table import OwnRefusals
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.validation import BadRequest, check_request
 from mainspring.gateway.graphs.checking import GraphError
+from mainspring.gateway.graphs.served import SEED_BITS
 from mainspring.gateway.memory import Memory
 from mainspring.gateway.oip.triton_texts import SIGNATURE_REASONS, of_request
 from mainspring.gateway.peer_connections import WorkerLinks
@@ -41,6 +43,8 @@ from mainspring.messages.clients import (
     EndSequence,
     ErrorReply,
     InferRequest,
+    Observe,
+    Observed,
     RemoveModel,
     Scale,
     StatusReply,
@@ -51,6 +55,7 @@ from mainspring.messages.ids import shard_of
 from mainspring.messages.queries import Chosen, StepsKnown
 from mainspring.messages.served import Awaited, Standing
 from mainspring.messages.sharding import ShardMap
+from mainspring.selection.ledger import Feedback
 from mainspring.transport.hub import Hub
 from mainspring.transport.tokens import TokenFile
 
@@ -62,7 +67,7 @@ class GatewayDriver:
 
     def __init__(self, hub: Hub, config: GatewayConfig) -> None:
         self.config = config
-        self.catalog = catalog_of(config)
+        self.catalog = catalog_of(config, secrets.randbits(SEED_BITS))
         self.told = Told(self.catalog, addresses_of(config))
         self.tokens = TokenFile(config)
         self.gate = self.tokens.gate
@@ -151,6 +156,15 @@ class GatewayDriver:
         with contextlib.suppress(BadRequest):
             name = self.catalog.resolve(message.model, message.version).spec.name
             self.core.sequences.end(name, message.sequence_id)
+
+    def observe(self, message: Observe) -> Observed | ErrorReply:
+        """Return what became of feedback for an application's answer, or what is wrong with it."""
+        try:
+            self.catalog.resolve(message.application, None)
+            told = Counter(self.catalog.graphs.observe(monotonic_ns(), message))
+        except BadRequest as error:
+            return ErrorReply(message.key, error.reason, error.detail)
+        return Observed(message.key, *[told[each] for each in Feedback])
 
     def forget(self, connection: Connection) -> None:
         """Give up all requests of a connection that is gone."""

@@ -199,6 +199,8 @@ class ZeroMqFrontEnd:
             case clients.EndSequence():
                 self._driver.end_sequence(message)
                 self._send(connection.peer, encode(clients.Done(message.key)))
+            case clients.Observe():
+                self._send(connection.peer, encode(self._driver.observe(message)))
             case clients.ListModels():
                 self._list_models(connection, message.key)
             case clients.ListGraphs():
@@ -241,7 +243,11 @@ class ZeroMqFrontEnd:
         now_ns = monotonic_ns()
         check, shown = self._driver.gate.check, self._shown.get(connection.peer, NOTHING)
         match message:
-            case clients.InferRequest(model=model) | clients.EndSequence(model=model):
+            case (
+                clients.InferRequest(model=model)
+                | clients.EndSequence(model=model)
+                | clients.Observe(application=model)
+            ):
                 return check(shown, model, now_ns)
             case clients.AddModel(model=spec):
                 return check(shown, spec.public_name, now_ns, administers=True)

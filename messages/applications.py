@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import tomllib
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
-from mainspring.messages.graphs import MOST_CHARACTERS, MOST_SLO_MS
+from mainspring.messages.queries import MOST_CHARACTERS, MOST_SLO_MS
 from mainspring.messages.tables import ConfigError, build
 
 MOST_APPLICATION_MEMBERS = 64
@@ -90,15 +90,11 @@ def _default_fault(spec: ApplicationSpec, where: str) -> str | None:
     return None
 
 
-def read_application(text: str, source: str) -> ApplicationSpec:
-    """Return the application that a file's text describes; ``source`` names the file in errors.
+def read_application(table: Mapping[str, Any], source: str) -> ApplicationSpec:
+    """Return the application that a file's table describes; ``source`` names the file in errors.
 
     Raises `ConfigError`, which names the key and what would be right.
     """
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source} is not TOML: {error}") from None
     for key in ("name", "members", "output"):
         if key not in table:
             raise ConfigError(f"{source} needs the key {key!r}")

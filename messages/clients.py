@@ -134,6 +134,8 @@ class InferRequest(msgspec.Struct, frozen=True, tag="infer_request", omit_defaul
     request's answer, and in no other."""
     at_least: float = 0.0
     """Least score of the member of a family that is to answer; 0: any may."""
+    context: str = ""
+    """The user or session whose state an application answers by; empty: the application's own."""
 
 
 class Received(msgspec.Struct, frozen=True, tag="received"):
@@ -161,6 +163,22 @@ class StepTiming(msgspec.Struct, frozen=True, omit_defaults=True):
     worker: str = ""
     model: str = ""
     """The member that answered, of a step that names a family."""
+
+
+class Learnt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an application says beside its answer."""
+
+    query_id: int
+    """Under which feedback finds the answer: `Observe`."""
+    models: tuple[str, ...] = ()
+    """Members that it was made of."""
+    missing: tuple[str, ...] = ()
+    """Members that were asked and whose output did not come in time; their averages stand in for them."""
+    defaults: int = 0
+    """Rows that have the default, because too few members agree."""
+
+
+NOTHING_LEARNT = Learnt(0)
 
 
 class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -196,6 +214,8 @@ class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
     steps: tuple[StepTiming, ...] = ()
     """Steps of a graph, in the order in which they may run. The other parts are then those of what
     ended last, with all before it in ``queue_ns``."""
+    learnt: Learnt | None = None
+    """Set of an application."""
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -301,6 +321,34 @@ class WeighModel(msgspec.Struct, frozen=True, tag="weigh_model"):
     """Weight of an answer in time; None for what the configuration says."""
 
 
+class Observe(msgspec.Struct, frozen=True, tag="observe", omit_defaults=True):
+    """Tell an application what came true of an answer; the reply is `Observed`."""
+
+    key: int
+    application: str
+    query_id: int
+    """Same as `Learnt.query_id`."""
+    truth: tuple[int | float | str, ...] = ()
+    """Number of the class, label or value, for each of ``rows``."""
+    rewards: tuple[float, ...] = ()
+    """In place of ``truth``: how good the answer was, from 0 to 1, for each of ``rows``."""
+    rows: tuple[int, ...] = ()
+    """Rows of the request; empty: the first ones, as many as there is feedback for."""
+
+
+class Observed(msgspec.Struct, frozen=True, tag="observed", omit_defaults=True):
+    """What became of feedback, in rows."""
+
+    key: int
+    joined: int = 0
+    late: int = 0
+    """The answer is not kept any more."""
+    duplicate: int = 0
+    """There was feedback before."""
+    unknown: int = 0
+    """This gateway never gave such an answer."""
+
+
 class AddGraph(msgspec.Struct, frozen=True, tag="add_graph"):
     """Serve a graph of models; one of its name that is there is replaced."""
 
@@ -374,6 +422,7 @@ FromClient = (
     | BoundQueue
     | WeighModel
     | AddGraph
+    | Observe
     | RemoveGraph
     | ListGraphs
     | GetStatus
@@ -390,5 +439,6 @@ ToClient = (
     | ModelList
     | GraphList
     | StatusReply
+    | Observed
     | Done
 )

@@ -9,14 +9,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from mainspring.messages.queries import MOST_STEPS
+from mainspring.messages.applications import ApplicationSpec, application_fault, read_application
+from mainspring.messages.queries import MOST_CHARACTERS, MOST_SLO_MS, MOST_STEPS
 from mainspring.messages.tables import ConfigError, build
 
-MOST_CHARACTERS = 128
-"""Characters of each name in a graph."""
 MOST_BYTES = 1 << 20
 """Characters of a graph's file."""
-MOST_SLO_MS = 3_600_000.0
 MOST_MEMBERS = 16
 """Members of a family."""
 FAMILY_STEP = "member"
@@ -51,7 +49,8 @@ class StepSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
 
 class GraphSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Models that answer a request together, under one deadline, or a family, one of which answers it."""
+    """Models that answer a request together, under one deadline; or a family, one of which answers it; or an
+    application, which learns which of them to ask."""
 
     name: str
     inputs: tuple[str, ...] = ()
@@ -71,6 +70,8 @@ class GraphSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """The models of a family, as `StepSpec.model` names them."""
     score: tuple[float, ...] = ()
     """The worth of an answer of each of them, as their owner sees it."""
+    application: ApplicationSpec | None = None
+    """What is learnt of the members' answers, of an application: it has no more than a name and this."""
 
     def sources(self, output: str) -> tuple[str, ...]:
         """Return the sources of an output, the first choice first."""
@@ -80,6 +81,8 @@ class GraphSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
 def graph_fault(spec: GraphSpec) -> str | None:
     """Return what is wrong with a graph whatever its models are, such as a name; None if nothing is."""
+    if spec.application is not None:
+        return application_fault(spec.application)
     if spec.members or spec.score:
         return _family_fault(spec)
     if not spec.steps:
@@ -142,6 +145,9 @@ def read_graph(text: str, source: str) -> GraphSpec:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source} is not TOML: {error}") from None
+    if "members" in table and "output" in table:
+        application = read_application(table, source)
+        return GraphSpec(name=application.name, slo_ms=application.slo_ms, application=application)
     if "members" in table or "score" in table:
         return build(GraphSpec, table, source, {})
     steps = table.get("steps")

@@ -12,6 +12,9 @@ import msgspec
 
 from mainspring.messages.model import ModelSpec
 
+MOST_CHARACTERS = 128
+"""Characters of each name in a graph."""
+MOST_SLO_MS = 3_600_000.0
 MOST_STEPS = 64
 """Steps of a query."""
 MOST_PIECES = 10_000

@@ -33,6 +33,8 @@ class Bounds(NamedTuple):
     """Bytes of the contexts' states."""
     idle_ns: int = 7 * 86_400_000_000_000
     """Time after its last use at which a context's state is dropped from memory."""
+    first_id: int = 1
+    """Id of the first answer; the others follow."""
 
 
 class Reply(NamedTuple):
@@ -60,7 +62,7 @@ class Application:
         self._output = Output(spec.kind, loss=spec.loss, tolerance=spec.tolerance, span=spec.span)
         self.policy = make_selection_policy(spec.policy, [*self.members], self._output, spec.options)
         self.contexts = Contexts(self.policy, bounds.state_bytes, bounds.idle_ns)
-        self.ledger = Ledger(bounds.ledger_entries, bounds.ledger_bytes, bounds.ledger_ns)
+        self.ledger = Ledger(bounds.ledger_entries, bounds.ledger_bytes, bounds.ledger_ns, bounds.first_id)
         self._averages = Averages(spec.kind)
         self.counts: Counter[str] = Counter()
         """``requests``, ``missing``, ``defaults`` (rows), ``policy_failed``, and rows of feedback by what

@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "telemetry": {"cluster", "messages"},
     "controller": {"cluster", "scheduler", "messages", "telemetry", "transport"},
     "worker": {"messages", "transport", "compiler.artifact"},
-    "gateway": {"messages", "transport", "telemetry.bounded"},
+    "gateway": {"messages", "transport", "telemetry.bounded", "selection"},
     # A client of the gateway's host connects to it as processes connect to each other.
     "client": {"messages", "transport"},
     "compiler": {"messages"},

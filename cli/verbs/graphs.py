@@ -75,8 +75,10 @@ def _each(files: list[Path], address: str, token: str | None, said: str, *, chec
 
 
 def _print(graph: GraphSpec, fault: str) -> None:
-    """Print a paragraph on a graph, or a family."""
-    if graph.members:
+    """Print a paragraph on a graph, a family or an application."""
+    if (app := graph.application) is not None:
+        print(f"{app.name}: {app.policy} over {app.output} of {', '.join(app.members)}")
+    elif graph.members:
         scores = [f"{name} ({score:g})" for name, score in zip(graph.members, graph.score, strict=True)]
         print(f"{graph.name}: one of {', '.join(scores)}")
     else:

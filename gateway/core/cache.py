@@ -161,8 +161,10 @@ class PredictionCache:
         if known is None or known.signature is not accepted.signature:
             if accepted.model in self._off:
                 return None
-            shapeless = accepted.signature.graph is not None and accepted.signature.varies
-            if shapeless or not self.is_on(_public_name(accepted.signature)):
+            graph = accepted.signature.graph
+            learns = graph is not None and graph.application is not None
+            shapeless = graph is not None and accepted.signature.varies
+            if learns or shapeless or not self.is_on(_public_name(accepted.signature)):
                 self._off[accepted.model] = None
                 return None
             known = self._learn(accepted.model, accepted.signature)

@@ -54,9 +54,10 @@ class Catalog:
         triton: bool = False,
         most_rows: int = 0,
         most_rows_of: Mapping[str, int] = MappingProxyType({}),
+        seed: int = 0,
     ) -> None:
         """``triton``: say of an unknown model what a Triton server says. ``most_rows``: as `Signature`;
-        ``most_rows_of``: of single models and graphs, by what clients call them."""
+        ``most_rows_of``: of single models and graphs, by what clients call them; ``seed`` as of `Graphs`."""
         self.triton = triton
         self.most_rows, self.most_rows_of = most_rows, most_rows_of
         self.signatures: dict[str, Signature] = {}
@@ -64,7 +65,7 @@ class Catalog:
         another."""
         self.served: dict[str, ServedModel] = {}
         """A repository's models by what clients call them."""
-        self.graphs = Graphs(self._model, most_rows, most_rows_of)
+        self.graphs = Graphs(self._model, most_rows, most_rows_of, seed)
         """The graphs of models that clients may ask for."""
         self.workers: dict[str, str] = {}
         self._old_models: dict[str, None] = {}
@@ -294,10 +295,14 @@ class Catalog:
             self._options[name] = msgspec.structs.replace(configured, slo_ns=slo_ns, priority_slos_ns={})
 
 
-def catalog_of(config: GatewayConfig) -> Catalog:
-    """Return an empty catalog with a gateway's settings."""
-    triton = config.compatibility == TRITON
-    return Catalog(triton=triton, most_rows=config.max_rows_per_request, most_rows_of=config.model_max_rows)
+def catalog_of(config: GatewayConfig, seed: int = 0) -> Catalog:
+    """Return an empty catalog with a gateway's settings; ``seed`` as of `Graphs`."""
+    return Catalog(
+        triton=config.compatibility == TRITON,
+        most_rows=config.max_rows_per_request,
+        most_rows_of=config.model_max_rows,
+        seed=seed,
+    )
 
 
 def unknown_model(name: str, known: Mapping[str, object]) -> str:

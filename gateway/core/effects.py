@@ -135,3 +135,5 @@ class Accepted(msgspec.Struct, frozen=True):
     the model until the request's turn."""
     at_least: float = 0.0
     """The least score that its client takes, of a family."""
+    context: str = ""
+    """Whose state an application answers by."""

@@ -35,7 +35,7 @@ import msgspec
 
 from mainspring.gateway.core.effects import Accepted, Dispatched, Frame, Withdraw
 from mainspring.gateway.core.requests import CONTENT, Pending, Refusal
-from mainspring.messages.clients import StepTiming
+from mainspring.messages.clients import Learnt, StepTiming
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec, TensorSpec
 from mainspring.messages.peers import Output, Rejected, TensorHeader
@@ -71,6 +71,10 @@ class Flow(Protocol):
     @property
     def headers(self) -> tuple[TensorHeader, ...]:
         """Return the shapes of the outputs, once they were asked for; empty if the signature says them."""
+
+    @property
+    def learnt(self) -> Learnt | None:
+        """Return what an application says beside its answer, once `outputs` was asked for."""
 
     def news(self) -> tuple[QueryStep, ...]:
         """Return `steps` if those to come are others than when it was asked for; empty if they are not."""
@@ -193,6 +197,7 @@ class Split:
     headers: tuple[TensorHeader, ...] = ()
     graph = ""
     best = True
+    learnt: Learnt | None = None
 
     def __init__(self, request: Pending) -> None:
         self.last: tuple[Dispatched, Output] | None = None

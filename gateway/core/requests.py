@@ -404,7 +404,7 @@ def answer(
     else:
         timing = computed(now_ns, *times, dispatch, output)
     if dispatch is not None and request.flow is not None and (steps := request.flow.timing()):
-        timing = msgspec.structs.replace(timing, steps=steps)
+        timing = msgspec.structs.replace(timing, steps=steps, learnt=request.flow.learnt)
     accepted = request.accepted
     signature = accepted.signature.at(accepted.sizes)
     specs, shape = signature.spec.outputs, signature.spec.client_shape

@@ -175,6 +175,9 @@ def check_request(
         raise BadRequest(Reason.BAD_INPUT, detail)
     if wrong := request.at_least and at_least_fault(request.at_least, signature.best_score, request.model):
         raise BadRequest(Reason.BAD_INPUT, wrong)
+    if request.context and (signature.graph is None or signature.graph.application is None):
+        detail = f"a context is for applications, and {request.model!r} is not one"
+        raise BadRequest(Reason.BAD_INPUT, detail)
     order = _order_inputs(request, signature)
     sizes = _sizes(request, signature, order) if signature.spec.symbols else ()
     fixed = signature.at(sizes)
@@ -194,6 +197,7 @@ def check_request(
         sizes=sizes,
         turn=None if signature.spec.sequencing is None else _turn(request),
         at_least=request.at_least,
+        context=request.context,
     )
 
 

@@ -85,6 +85,28 @@ class Flow:
             found.append(Begin(place, len(rows), arrays, lengths))
         return found
 
+    @property
+    def given(self) -> dict[str, Array]:
+        """Return the request's tensors by the names of the graph's inputs, rows in front."""
+        arrays = self._values[REQUEST].arrays
+        return {
+            name: array
+            for name, array in zip(self._graph.spec.inputs, arrays, strict=True)
+            if array is not None
+        }
+
+    def leave_out(self, steps: Sequence[int]) -> None:
+        """Have no row take part in some steps, before `begin`."""
+        self.skipped.update(steps)
+        for step in steps:
+            none: tuple[None, ...] = (None,) * len(self._graph.steps[step].model.outputs)
+            self._values[step] = _Values(np.arange(0), none)
+
+    def output_of(self, source: Source) -> Array | None:
+        """Return an output of a step that has ended; None if it is missing or was left out."""
+        values = self._values.get(source.step)
+        return None if values is None else values.arrays[source.tensor]
+
     def knows(self, step: int) -> bool:
         """Say whether a step has ended or fallen away."""
         return step in self._values
@@ -110,7 +132,7 @@ class Flow:
 
     def lacking(self, step: int) -> str:
         """Return what is wrong if an ensemble has to do without one more member; empty if enough are left."""
-        spec, gone = self._graph.spec, {*self.missing, step}
+        spec, gone = self._graph.spec, {*self.missing, *self.skipped, step}
         for tensor, sources in self._graph.outputs if spec.combine is not None else ():
             left = sum([source.step not in gone for source in sources])
             if left < spec.least:

@@ -22,7 +22,7 @@ from mainspring.gateway.graphs.checking import Graph
 from mainspring.gateway.graphs.families import Members
 from mainspring.gateway.graphs.flow import Array, Begin, Flow, FlowError
 from mainspring.gateway.graphs.lengths import Expected, row_bytes
-from mainspring.messages.clients import InferRequest, StepTiming
+from mainspring.messages.clients import InferRequest, Learnt, StepTiming
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import FOUND_BYTES, ModelSpec, TensorSpec
 from mainspring.messages.peers import Output, Rejected, TensorHeader
@@ -59,6 +59,7 @@ class GraphFlow:
         self._request = request
         self.headers: tuple[TensorHeader, ...] = ()
         """The outputs' shapes, once `outputs` was asked for."""
+        self.learnt: Learnt | None = None
         rows = request.accepted.rows
         tensors = request.accepted.signature.at(request.accepted.sizes).spec.inputs
         arrays = [
@@ -248,7 +249,7 @@ class GraphFlow:
                 for (tensor, _), array in zip(self._graph.outputs, arrays, strict=True)
             ]
         )
-        return tuple([_frame(array) for array in arrays])
+        return tuple([frame_of(array) for array in arrays])
 
     def _may_miss(self, step: int) -> bool:
         """Say whether the query goes on without a step."""
@@ -306,7 +307,7 @@ class GraphFlow:
     def _cut(self, step: int, signature: Signature, given: Sequence[Array], count: int) -> list[Pending]:
         """Return the pieces of so many rows of a step, whose inputs are there."""
         arrays = [_laid(signature.spec, *each) for each in zip(signature.spec.inputs, given, strict=True)]
-        frames = tuple([_frame(array) for array in arrays])
+        frames = tuple([frame_of(array) for array in arrays])
         try:
             accepted = _accepted(signature, arrays, frames, min(count, signature.piece_rows), count)
         except BadRequest as error:
@@ -367,7 +368,7 @@ def _laid(spec: ModelSpec, tensor: TensorSpec, array: Array) -> Array:
     return np.ascontiguousarray(array)
 
 
-def _frame(array: Array) -> Frame:
+def frame_of(array: Array) -> Frame:
     """Return an array's bytes, without a copy where it has any."""
     array = np.ascontiguousarray(array)
     return memoryview(array.reshape(-1).view(np.uint8)) if array.size else b""  # type: ignore[arg-type]

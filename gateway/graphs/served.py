@@ -7,18 +7,24 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from mainspring.gateway.core.requests import Pending
 from mainspring.gateway.core.validation import BadRequest, Signature
+from mainspring.gateway.graphs import learnt
 from mainspring.gateway.graphs.checking import Graph, GraphError, check_graph
 from mainspring.gateway.graphs.families import Members, as_graph, members_of
 from mainspring.gateway.graphs.lengths import Expected
 from mainspring.gateway.graphs.run import GraphFlow
 from mainspring.gateway.graphs.texts import TOKENS, TextForm, behind_tokenizer, text_form
+from mainspring.messages.clients import Observe
 from mainspring.messages.codes import Reason
 from mainspring.messages.graphs import GraphSpec, graph_fault
 from mainspring.messages.model import ModelSpec, OpenDim, Symbol, TensorSpec, Term
+from mainspring.selection.application import Application, Bounds
+from mainspring.selection.ledger import Feedback
 
+SEED_BITS = 31
 NO_SHARES: Mapping[str, float] = MappingProxyType({})
 Resolve = Callable[[str, int | None], Signature]
 """As `validation.Resolve`, of models alone."""
@@ -35,6 +41,10 @@ class ServedGraph(NamedTuple):
     """Of each step that names a family, its members."""
     form: TextForm | None = None
     """Of a graph that serves texts, what it takes and gives."""
+    application: Application | None = None
+    """What was learnt of its members, of an application."""
+    generator: np.random.Generator | None = None
+    """What an application's policy draws from."""
 
     @property
     def may_lack(self) -> bool:
@@ -44,16 +54,31 @@ class ServedGraph(NamedTuple):
 
     def flow(self, request: Pending) -> GraphFlow:
         """Return the flow of a request for it that has just come."""
-        return GraphFlow(self.graph, self.models, self.members, self.expected, request)
+        made = self.graph, self.models, self.members, self.expected
+        if self.application is not None and self.generator is not None:
+            return learnt.LearntFlow(made, self.application, self.generator, request)
+        return GraphFlow(*made, request)
 
 
 class Graphs:
     """The graphs by name. What each is with the present models is found out when it is asked for."""
 
     def __init__(
-        self, resolve: Resolve, most_rows: int, most_rows_of: Mapping[str, int] = MappingProxyType({})
+        self,
+        resolve: Resolve,
+        most_rows: int,
+        most_rows_of: Mapping[str, int] = MappingProxyType({}),
+        seed: int = 0,
     ) -> None:
-        """``most_rows`` is the bound of a request's rows; ``most_rows_of`` has that of single graphs."""
+        """``most_rows`` is the bound of a request's rows; ``most_rows_of`` has that of single graphs.
+
+        ``seed``, of 31 bits, is of what applications draw; no two gateways should have the same, since it
+        is in the ids of their answers.
+        """
+        self._seed = seed
+        self._generator = np.random.default_rng(seed)
+        self._applications: dict[str, Application] = {}
+        """Those that were asked for."""
         self.specs: dict[str, GraphSpec] = {}
         self.shards: dict[str, int] = {}
         """The shard of each model that is not in shard 0, by the scheduler's name; graphs are entered beside
@@ -74,6 +99,8 @@ class Graphs:
         """
         same = self.specs.pop(name, None) == spec
         self._told.pop(name, None)
+        if not same:
+            self._applications.pop(name, None)
         if spec is not None:
             self.specs[name], self._told[name] = spec, shares
         # Others may have steps of a family.
@@ -94,6 +121,8 @@ class Graphs:
             try:
                 known, shard = self._checked(self._spec(name))
                 self._expected[name] = known.graph.expected
+                if known.graph.application is not None:
+                    self._applications[name] = known.graph.application
                 self.shards.pop(name, None)
                 if shard:
                     self.shards[name] = shard
@@ -131,19 +160,12 @@ class Graphs:
         if spec.members:
             families[spec.name], found[spec.name] = self._family(spec)
             spec = as_graph(spec, found[spec.name].spec)
+        if spec.application is not None:
+            for member in spec.application.members:
+                self._resolve_step(f"member {member!r}", member, found, families)
+            spec = learnt.as_graph(spec.application, {name: each.spec for name, each in found.items()})
         for step in spec.steps:
-            try:
-                family = self.specs.get(step.model)
-                if step.model in found:
-                    continue
-                if family is not None and family.members:
-                    families[step.model], found[step.model] = self._family(family)
-                else:
-                    found[step.model] = self._resolve(*_version_of(step.model))
-            except BadRequest as error:
-                raise GraphError(f"step {step.name!r}: {error.detail}") from None
-            except GraphError as error:
-                raise GraphError(f"step {step.name!r}: family {step.model!r}: {error}") from None
+            self._resolve_step(f"step {step.name!r}", step.model, found, families)
         graph = check_graph(spec, {name: each.spec for name, each in found.items()})
         models = tuple([found[step.spec.model] for step in graph.steps])
         members = tuple([families.get(step.spec.model) for step in graph.steps])
@@ -162,9 +184,63 @@ class Graphs:
             steps = [step.spec.name for step in graph.steps]
             expected.shares = {steps.index(step): share for step, share in told.items() if step in steps}
         form = text_form(graph) if spec.serves else None
+        application = self._application(given)
+        if application is not None:
+            graph = learnt.answering(application.spec, graph)
         most_rows = self._most_rows_of.get(spec.name.removesuffix(TOKENS), self._most_rows)
-        served = ServedGraph(graph, models, expected, members, form)
+        served = ServedGraph(graph, models, expected, members, form, application, self._generator)
         return _signature(served, most_rows), next(iter(shards))
+
+    def _resolve_step(
+        self, where: str, model: str, found: dict[str, Signature], families: dict[str, Members]
+    ) -> None:
+        """Enter the signature of a step's model, and of a family its members; raise `GraphError`."""
+        if model in found:
+            return
+        try:
+            family = self.specs.get(model)
+            if family is not None and family.members:
+                families[model], found[model] = self._family(family)
+            else:
+                found[model] = self._resolve(*_version_of(model))
+        except BadRequest as error:
+            raise GraphError(f"{where}: {error.detail}") from None
+        except GraphError as error:
+            raise GraphError(f"{where}: family {model!r}: {error}") from None
+
+    def _application(self, spec: GraphSpec) -> Application | None:
+        """Return what was learnt of an application's members, or begin to learn; raise `GraphError`."""
+        if spec.application is None:
+            return None
+        if spec.name in self._applications and self.specs.get(spec.name) is spec:
+            return self._applications[spec.name]
+        try:
+            return Application(spec.application, Bounds(first_id=(self._seed << 32) + 1))
+        except ValueError as error:
+            raise GraphError(str(error)) from None
+
+    def observe(self, now_ns: int, message: Observe) -> list[Feedback]:
+        """Learn what came true of an answer; return what became of the feedback for each row.
+
+        The application is one that was resolved. Raises `BadRequest` if it is none, or if the feedback can't
+        be.
+        """
+        application = self._applications.get(message.application)
+        if application is None:
+            raise BadRequest(
+                Reason.BAD_INPUT, f"{message.application!r} is not an application: it learns nothing"
+            )
+        truth = np.asarray(message.truth) if message.truth else None
+        try:
+            return application.observe(
+                now_ns,
+                message.query_id,
+                truth,
+                reward=message.rewards or None,
+                rows=message.rows or None,
+            )
+        except ValueError as error:
+            raise BadRequest(Reason.BAD_INPUT, str(error)) from None
 
     def _family(self, family: GraphSpec) -> tuple[Members, Signature]:
         """Return a family's members and their common signature; raise `GraphError`."""
@@ -178,7 +254,11 @@ class Graphs:
         used = self.using(model)
         if not used:
             return ""
-        has = "a member" if self.specs[used[0]].members else "a step of model"
+        has = (
+            "a member"
+            if self.specs[used[0]].members or self.specs[used[0]].application
+            else "a step of model"
+        )
         return f"graph {used[0]!r} has {has} {model!r}: remove it first"
 
     def models_of(self, name: str) -> list[str]:
@@ -189,12 +269,13 @@ class Graphs:
     def _models(self, spec: GraphSpec) -> Iterator[str]:
         """Yield the models that a graph names, for a family its members."""
         yield from [_version_of(name)[0] for name in spec.members]
-        for step in spec.steps:
-            family = self.specs.get(step.model)
+        members = () if spec.application is None else spec.application.members
+        for model in (*members, *[step.model for step in spec.steps]):
+            family = self.specs.get(model)
             if family is not None and family.members:
                 yield from self._models(family)
             else:
-                yield _version_of(step.model)[0]
+                yield _version_of(model)[0]
 
     def __contains__(self, name: str) -> bool:
         """Say whether requests may name this: a graph, or one that takes texts behind its tokenizer."""

@@ -115,7 +115,12 @@ def _head(asked: Asked, timing: Timing) -> Message:
         parameters["steps"].string_param = msgspec.json.encode(timing.steps).decode()
     if timing.missing:
         parameters["missing"].string_param = msgspec.json.encode(timing.missing).decode()
-    if member := member_of(timing):
+    if (learnt := timing.learnt) is not None:
+        parameters["query_id"].int64_param = learnt.query_id
+        parameters["models"].string_param = msgspec.json.encode(learnt.models).decode()
+        if learnt.defaults:
+            parameters["defaults"].int64_param = learnt.defaults
+    elif member := member_of(timing):
         parameters["member"].string_param = member
     return head
 

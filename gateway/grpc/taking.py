@@ -24,6 +24,7 @@ from mainspring.gateway.grpc.shared_memory import SharedMemory
 from mainspring.gateway.memory import answer_bytes
 from mainspring.gateway.oip.parameters import (
     AT_LEAST_PARAMETER,
+    CONTEXT_PARAMETER,
     PRIORITY_PARAMETER,
     SEQUENCE_PARAMETERS,
     SLO_HEADER,
@@ -31,6 +32,7 @@ from mainspring.gateway.oip.parameters import (
     TIMEOUT_PARAMETER,
     Place,
     at_least_of,
+    context_of,
     default_slo_ns,
     place_of,
     priority_of,
@@ -227,6 +229,7 @@ class Taking:
             sequence_start=sequence_start,
             sequence_end=sequence_end,
             at_least=at_least_of(said.parameters.get(AT_LEAST_PARAMETER)),
+            context=context_of(said.parameters.get(CONTEXT_PARAMETER)),
         )
         return Taken(said.asked, request, frames, said.answer_bytes, parts, taken_ns)
 

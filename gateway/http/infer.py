@@ -35,6 +35,7 @@ from mainspring.gateway.oip.compression import ENCODINGS
 from mainspring.gateway.oip.parameters import (
     SLO_HEADER,
     at_least_of,
+    context_of,
     default_slo_ns,
     place_of,
     priority_of,
@@ -221,6 +222,7 @@ class Inference:
             sequence_start=place.sequence_start,
             sequence_end=place.sequence_end,
             at_least=at_least_of(said.at_least),
+            context=context_of(said.context),
         )
         wanted = parsed.wanted
         if options.labels or place.sequence_id:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.gateway.http.control import Change, IndexRequest
+from mainspring.gateway.http.control import Change, Feedback, FeedbackReport, IndexRequest
 from mainspring.gateway.http.exchange import Exchange, Handler
 from mainspring.gateway.http.openai import EmbeddingsRequest, RerankRequest
 from mainspring.gateway.http.shared_memory import Registration
@@ -35,7 +35,7 @@ EXAMPLE: Json = {
 _OBJECTS = (
     *(ErrorBody, Live, Ready, ModelReady, ServerMetadata, ModelMetadata, StatisticsReport),
     *(IndexRequest, IndexEntry, Change, Registration, RegionStatus, InferRequest, InferResponse),
-    *(EmbeddingsRequest, RerankRequest),
+    *(EmbeddingsRequest, RerankRequest, Feedback, FeedbackReport),
 )
 
 
@@ -117,6 +117,17 @@ def _paths() -> Json:
         },
         **_models("/v2/models/{model}", ""),
         **_models("/v2/models/{model}/versions/{version}", "OfVersion"),
+        "/v2/models/{model}/observe": {
+            "post": _operation(
+                "observe",
+                "Say what came true of an application's answer",
+                "FeedbackReport",
+                (404, 415),
+                "Feedback",
+                required=True,
+            ),
+            "parameters": _path_parameters("/v2/models/{model}/observe"),
+        },
         "/v2/repository/index": {
             "post": _operation("index", "Models that could be served", "Index", body="IndexRequest")
         },

@@ -115,6 +115,7 @@ def routes(
             Route("/openapi.json", {GET: describe}, open=True),
             Route("/v2/models/stats", {GET: control.in_task(control.all_statistics)}, group=Group.STATISTICS),
             *_of_models(control, inference),
+            Route(f"{MODEL}/observe", {POST: control.observe}, guarded=True, group=Group.INFERENCE),
             Route("/v1/models", {GET: texts.models}, group=Group.METADATA),
             Route("/v1/models/{model}", {GET: texts.model}, group=Group.METADATA),
             Route("/v1/embeddings", {POST: texts.embeddings}, group=Group.INFERENCE),

@@ -296,6 +296,7 @@ _SEQUENCE_ID = msgspec.Meta(
 )
 _FLAG = msgspec.Meta(extra_json_schema={"type": ["boolean", "null"]})
 _AT_LEAST = msgspec.Meta(extra_json_schema={"type": ["number", "null"], "minimum": 0})
+_CONTEXT = msgspec.Meta(extra_json_schema={"type": ["string", "null"]})
 _PRIORITY = msgspec.Meta(extra_json_schema={"type": ["integer", "null"], "minimum": 0})
 
 
@@ -356,6 +357,7 @@ class RequestParameters(msgspec.Struct):
     sequence_end: Annotated[Any, _FLAG] = None
     binary_data_output: bool = False
     at_least: Annotated[Any, _AT_LEAST] = None
+    context: Annotated[Any, _CONTEXT] = None
 
 
 class InferRequest(msgspec.Struct):
@@ -425,6 +427,12 @@ class ResponseParameters(msgspec.Struct, omit_defaults=True):
     """Steps that the answer was made without."""
     member: str = ""
     """The member that answered, of a family."""
+    query_id: int = 0
+    """Under which feedback finds the answer of an application."""
+    models: tuple[str, ...] = ()
+    """The members that its answer was made of."""
+    defaults: int = 0
+    """Rows that have its default, because too few members agree."""
 
 
 class InferResponse(msgspec.Struct, omit_defaults=True):

@@ -32,6 +32,7 @@ _LONGEST_TEXT = 400
 """Characters of a number; as many as a float has at most."""
 PRIORITY_PARAMETER = "priority"
 AT_LEAST_PARAMETER = "at_least"
+CONTEXT_PARAMETER = "context"
 SEQUENCE_PARAMETERS = ("sequence_id", "sequence_start", "sequence_end")
 _LOWEST = (1 << 31) - 1
 _HIGHEST = 10**18 - 1
@@ -81,6 +82,16 @@ def at_least_of(value: object) -> float:
         detail = f"{AT_LEAST_PARAMETER} is {_shown(value)}; it is a score of the family, such as 0.75"
         raise Unfit(Reason.BAD_INPUT, f"the parameter {detail}")
     return found
+
+
+def context_of(value: object) -> str:
+    """Return the context that a parameter says, as it came; raise `Unfit` for what is not text."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        detail = f"{CONTEXT_PARAMETER} is {_shown(value)}; it is text that names a user or a session"
+        raise Unfit(Reason.BAD_INPUT, f"the parameter {detail}")
+    return value
 
 
 def member_of(timing: Timing) -> str:

@@ -21,7 +21,7 @@ from mainspring.gateway.oip.parameters import member_of
 from mainspring.gateway.oip.request import Form, Wanted
 from mainspring.gateway.oip.spans import Span
 from mainspring.gateway.oip.steps import SLICE_VALUES, Steps, mapped
-from mainspring.messages.clients import Timing
+from mainspring.messages.clients import NOTHING_LEARNT, Timing
 from mainspring.messages.model import slot_bytes
 from mainspring.messages.peers import TensorHeader
 
@@ -63,6 +63,7 @@ class Body(NamedTuple):
 
 def parameters_of(timing: Timing) -> ResponseParameters:
     """Return the parameters of a response."""
+    learnt = timing.learnt or NOTHING_LEARNT
     return ResponseParameters(
         timing.total_ns,
         timing.receive_ns,
@@ -79,7 +80,10 @@ def parameters_of(timing: Timing) -> ResponseParameters:
         timing.cached,
         timing.steps,
         timing.missing,
-        member_of(timing),
+        member_of(timing) if timing.learnt is None else "",
+        learnt.query_id,
+        learnt.models,
+        learnt.defaults,
     )
 
 

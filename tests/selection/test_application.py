@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from mainspring.messages.applications import ApplicationSpec, read_application
+from mainspring.messages.applications import ApplicationSpec
+from mainspring.messages.graphs import read_graph
 from mainspring.messages.tables import ConfigError
 from mainspring.selection.application import Application, Bounds, Reply
 from mainspring.selection.ledger import Feedback
@@ -168,7 +169,7 @@ def test_two_orders_of_the_same_feedback_end_in_the_same_state() -> None:
     ("text", "said"),
     [
         ("members", "not TOML"),
-        ('name = "a"\nmembers = ["b"]', "needs the key 'output'"),
+        ('members = ["b"]\noutput = "y"', "needs the key 'name'"),
         ('name = "a"\nmembers = ["b", "b:2"]\noutput = "y"', "names a member twice"),
         ('name = "a"\nmembers = []\noutput = "y"', "has 0 members, and has to have 1 to 64"),
         ('name = "a"\nmembers = ["b"]\noutput = "y"\nconfidence = 0.5', "has confidence without default"),
@@ -185,10 +186,11 @@ def test_two_orders_of_the_same_feedback_end_in_the_same_state() -> None:
 )
 def test_a_file_that_can_not_be_is_said_in_one_sentence(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        read_application(text, "digits.toml")
+        read_graph(text, "digits.toml")
 
 
 def test_a_file_is_read() -> None:
     text = 'name = "a"\nmembers = ["b", "c:2"]\noutput = "y"\npolicy = "exp3"\n[options]\neta = 0.2\n'
-    spec = read_application(text, "a.toml")
+    spec = read_graph(text, "a.toml").application
+    assert spec is not None
     assert Application(spec).policy.options.eta == 0.2
