@@ -26,7 +26,7 @@ MINUTES ?= 10
 .PHONY: bench bench-path bench-scale bench-secure bench-shards bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-embeddings bench-compile bench-stock bench-mixed first-request bench-triton bench-repository
 .PHONY: bench-instructions
-.PHONY: policies shares refusals ribbon experiments predictability gpu-check gpu-bundle request-path event-path house
+.PHONY: selection policies shares refusals ribbon experiments predictability gpu-check gpu-bundle request-path event-path house
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
@@ -238,6 +238,9 @@ policies: $(STAMP) ## Compare the policies with each other and with what was pos
 
 shares: $(STAMP) ## Say what requests without a deadline get beside others, and what that costs these
 	$(BIN)/python -m mainspring.experiments.policies.shares $(ARGS)
+
+selection: $(STAMP) ## Play Clipper's figures of model selection on handwritten digits
+	$(BIN)/python -m mainspring.experiments.selection $(ARGS)
 
 ribbon: $(STAMP) native ## Hold the planner against Ribbon's artifact
 	$(BIN)/python -m mainspring.experiments.ribbon $(ARGS)

@@ -67,6 +67,7 @@ FEATURES: dict[str, str] = {
     "The policy mainspring": "scheduler/policies/mainspring/**",
     "Cluster state, scheduler, controller, the rest": "cluster/** scheduler/** controller/**",
     "Model repository in Triton's layout": "repository/** messages/repository.py client/repository.py",
+    "Applications that learn": "selection/** messages/applications.py gateway/graphs/learnt.py",
     "Planner of pools (Ribbon)": "planner/** cli/pools.py cli/verbs/plan.py",
     "Console, page": (
         "console/web/** console/pages.py console/server.py console/config.py cli/verbs/console.py"

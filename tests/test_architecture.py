@@ -95,9 +95,9 @@ FILE_LINES = 500
 FUNCTION_LINES = 50
 
 HOUSE = {
-    "lines of the product": 135_540,
-    "files of the product": 652,
-    "lines of the lab": 27_020,
+    "lines of the product": 137_500,
+    "files of the product": 672,
+    "lines of the lab": 27_280,
     "files on the way of a request over ZeroMQ": 84,
     "files on the way of a request over HTTP": 86,
 }

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PLAIN_WORDS = (
     *("messages", "transport", "telemetry", "traces", "planner", "simulator", "mainspring"),
     *("worker", "controller", "repository", "examples", "console", "compiler", "cluster", "client"),
-    *("cli", "scheduler", "experiments", "gateway/grpc", "gateway/metrics", "gateway/oip"),
+    *("cli", "scheduler", "selection", "experiments", "gateway/grpc", "gateway/metrics", "gateway/oip"),
 )
 """Folders whose docstrings are all plain; of mainspring the package's own files. Others follow."""
 
