@@ -14,6 +14,9 @@ from mainspring.messages.tables import ConfigError, build
 MOST_APPLICATION_MEMBERS = 64
 
 
+Option = bool | float | str | tuple[float, ...]
+
+
 class ApplicationSpec(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True
 ):
@@ -26,7 +29,7 @@ class ApplicationSpec(
     """The output of every member that is combined."""
     policy: str = "exp4"
     """Name of the policy, or ``package.module:Class``."""
-    options: dict[str, Any] = {}
+    options: dict[str, Option] = {}
     """The policy's options."""
     kind: Literal["scores", "label", "value"] = "scores"
     """``scores``: a number of each class; ``label``; ``value``: a number."""

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainspring.messages import actions, clients, events, metrics, operating, peers, sharding
+from mainspring.messages.applications import ApplicationSpec
 from mainspring.messages.codec import (
     FROM_CLIENT,
     FROM_GATEWAY,
@@ -85,7 +86,15 @@ def built(kind: type[msgspec.Struct]) -> st.SearchStrategy[msgspec.Struct]:
 
 NESTED = (
     *(Artifact, events.Resident, peers.TensorHeader, clients.Timing, WorkerStatus, ModelStatus),
-    *(ServedModel, sharding.Shard, sharding.ShardStatus, operating.MoveWorker, StepSpec, GraphSpec),
+    *(
+        ServedModel,
+        sharding.Shard,
+        sharding.ShardStatus,
+        operating.MoveWorker,
+        StepSpec,
+        ApplicationSpec,
+        GraphSpec,
+    ),
 )
 for nested in NESTED:
     st.register_type_strategy(nested, built(nested))
