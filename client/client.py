@@ -31,6 +31,7 @@ from mainspring.client.errors import (
 from mainspring.client.memory import MEMORY_BYTES, ClientMemory, allocate
 from mainspring.client.requests import MAX_UNREAD_BYTES, Call, InferCall, Outbox
 from mainspring.client.result import InferResult, check_mapping, is_plain, to_tensors
+from mainspring.client.scaling import shares
 from mainspring.client.sequences import NOWHERE, Place, Places, Sequence
 from mainspring.messages import clients
 from mainspring.messages.clients import ServedGraph
@@ -302,10 +303,10 @@ class Client(OfOneProcess):
         self,
         application: str,
         query_id: int,
-        truth: Sequence[int | float | str] = (),
+        truth: Ordered[int | float | str] = (),
         *,
-        rewards: Sequence[float] = (),
-        rows: Sequence[int] = (),
+        rewards: Ordered[float] = (),
+        rows: Ordered[int] = (),
     ) -> clients.Observed:
         """Tell an application what came true of an answer, by the ``query_id`` of its ``timing.learnt``.
 
@@ -315,7 +316,8 @@ class Client(OfOneProcess):
         """
         told = tuple(truth), tuple(rewards), tuple(rows)
         message = clients.Observe(self._channel.next_key(), application, query_id, *told)
-        return self._exchange(message)  # type: ignore[no-any-return]
+        found: clients.Observed = self._exchange(message)
+        return found
 
     def remove_graph(self, name: str) -> None:
         """Serve a graph no more. Raises `InvalidRequest` if there is none of this name."""
@@ -487,36 +489,3 @@ def delivered(call: InferCall, result: InferResult) -> InferResult:
     call.landed(now_ns)
     result.timing = msgspec.structs.replace(result.timing, elapsed_ns=now_ns - call.called_ns)
     return result
-
-
-def shares(status: ClusterStatus, kind: str, count: int) -> dict[int, int]:
-    """Return how many workers of a kind each shard is to have, so that there are ``count``, fewer first.
-
-    By shard, of those that something starts and stops such workers for; none if there is one controller.
-    """
-    known = {
-        shard.number: each.wanted for shard in status.shards for each in shard.kinds if each.kind == kind
-    }
-    weights = {shard.number: shard.pages for shard in status.shards}
-    found = divided(count, known, weights) if known else {}
-    return dict(sorted(found.items(), key=lambda each: each[1] - known[each[0]]))
-
-
-def divided(count: int, known: Mapping[int, int], weights: Mapping[int, int]) -> dict[int, int]:
-    """Return the counts by shard that add up to ``count``, from those that are now.
-
-    One by one, a new worker goes where there are fewest for the shard's weight, and one leaves where there
-    are most; the last one of a shard stays while others have more.
-    """
-    found = dict(known)
-
-    def full(shard: int, workers: int) -> float:
-        return workers / weights[shard] if weights[shard] else float("inf")
-
-    while sum(found.values()) < count:
-        found[min(found, key=lambda shard: (full(shard, found[shard] + 1), shard))] += 1
-    while sum(found.values()) > count:
-        most = max(found.values())
-        giving = [shard for shard, workers in found.items() if workers > min(1, most - 1)]
-        found[max(giving, key=lambda shard: (full(shard, found[shard]), shard))] -= 1
-    return found

@@ -86,7 +86,7 @@ def application(policy: str, members: Sequence[str], context: bool = False, **op
         members=tuple(members),
         output="scores",
         policy=policy,
-        options=options,
+        options={**options},
         context=context,
     )
     return Application(spec)

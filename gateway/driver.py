@@ -30,7 +30,6 @@ from mainspring.gateway.core.request_table import OwnRefusals
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.validation import BadRequest, check_request
 from mainspring.gateway.graphs.checking import GraphError
-from mainspring.gateway.graphs.served import SEED_BITS
 from mainspring.gateway.memory import Memory
 from mainspring.gateway.oip.triton_texts import SIGNATURE_REASONS, of_request
 from mainspring.gateway.peer_connections import WorkerLinks
@@ -43,8 +42,6 @@ from mainspring.messages.clients import (
     EndSequence,
     ErrorReply,
     InferRequest,
-    Observe,
-    Observed,
     RemoveModel,
     Scale,
     StatusReply,
@@ -55,7 +52,6 @@ from mainspring.messages.ids import shard_of
 from mainspring.messages.queries import Chosen, StepsKnown
 from mainspring.messages.served import Awaited, Standing
 from mainspring.messages.sharding import ShardMap
-from mainspring.selection.ledger import Feedback
 from mainspring.transport.hub import Hub
 from mainspring.transport.tokens import TokenFile
 
@@ -67,7 +63,7 @@ class GatewayDriver:
 
     def __init__(self, hub: Hub, config: GatewayConfig) -> None:
         self.config = config
-        self.catalog = catalog_of(config, secrets.randbits(SEED_BITS))
+        self.catalog = catalog_of(config, secrets.randbits(31))
         self.told = Told(self.catalog, addresses_of(config))
         self.tokens = TokenFile(config)
         self.gate = self.tokens.gate
@@ -104,9 +100,8 @@ class GatewayDriver:
     @property
     def alone(self) -> str | None:
         """Return why nothing is known of any model, if that is for want of a controller; else None."""
-        if self.catalog.signatures or any(each.session.welcomed for each in self.shards):
-            return None
-        return self._first.absent
+        known = self.catalog.signatures or any(each.session.welcomed for each in self.shards)
+        return None if known else self._first.absent
 
     def submit(
         self,
@@ -156,15 +151,6 @@ class GatewayDriver:
         with contextlib.suppress(BadRequest):
             name = self.catalog.resolve(message.model, message.version).spec.name
             self.core.sequences.end(name, message.sequence_id)
-
-    def observe(self, message: Observe) -> Observed | ErrorReply:
-        """Return what became of feedback for an application's answer, or what is wrong with it."""
-        try:
-            self.catalog.resolve(message.application, None)
-            told = Counter(self.catalog.graphs.observe(monotonic_ns(), message))
-        except BadRequest as error:
-            return ErrorReply(message.key, error.reason, error.detail)
-        return Observed(message.key, *[told[each] for each in Feedback])
 
     def forget(self, connection: Connection) -> None:
         """Give up all requests of a connection that is gone."""

@@ -200,7 +200,7 @@ class ZeroMqFrontEnd:
                 self._driver.end_sequence(message)
                 self._send(connection.peer, encode(clients.Done(message.key)))
             case clients.Observe():
-                self._send(connection.peer, encode(self._driver.observe(message)))
+                self._send(connection.peer, encode(self._driver.catalog.observe(monotonic_ns(), message)))
             case clients.ListModels():
                 self._list_models(connection, message.key)
             case clients.ListGraphs():

@@ -166,7 +166,7 @@ class StepTiming(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Learnt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an application says beside its answer."""
+    """The part of a reply that an application gives beside its answer."""
 
     query_id: int
     """Under which feedback finds the answer: `Observe`."""
@@ -331,13 +331,13 @@ class Observe(msgspec.Struct, frozen=True, tag="observe", omit_defaults=True):
     truth: tuple[int | float | str, ...] = ()
     """Number of the class, label or value, for each of ``rows``."""
     rewards: tuple[float, ...] = ()
-    """In place of ``truth``: how good the answer was, from 0 to 1, for each of ``rows``."""
+    """Reward of each of ``rows``, from 0 to 1, in place of ``truth``."""
     rows: tuple[int, ...] = ()
     """Rows of the request; empty: the first ones, as many as there is feedback for."""
 
 
 class Observed(msgspec.Struct, frozen=True, tag="observed", omit_defaults=True):
-    """What became of feedback, in rows."""
+    """The rows of feedback by what became of them."""
 
     key: int
     joined: int = 0

@@ -71,7 +71,7 @@ class GraphSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     score: tuple[float, ...] = ()
     """The worth of an answer of each of them, as their owner sees it."""
     application: ApplicationSpec | None = None
-    """What is learnt of the members' answers, of an application: it has no more than a name and this."""
+    """An application's members and policy; such a graph has no more than a name and this."""
 
     def sources(self, output: str) -> tuple[str, ...]:
         """Return the sources of an output, the first choice first."""

@@ -1,4 +1,4 @@
-"""Which models answer for an application, learnt from what came true afterwards (Clipper, section 5). Pure.
+"""Model selection: policies that learn from feedback which models answer (Clipper, section 5). Pure.
 
 An application's policy selects members for a request, combines their predictions into one answer, and learns
 from feedback. Time, and the generator of random numbers, are arguments. `policy.py` says what a policy is,

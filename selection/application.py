@@ -23,7 +23,7 @@ from mainspring.selection.policy import Inputs, Selected, State
 
 
 class Bounds(NamedTuple):
-    """How much an application keeps."""
+    """Bounds of what an application keeps."""
 
     ledger_entries: int = 100_000
     ledger_bytes: int = 64 << 20
@@ -38,7 +38,7 @@ class Bounds(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What a request is answered with."""
+    """An application's answer to a request."""
 
     query_id: int
     """Under which feedback finds it."""
@@ -46,7 +46,7 @@ class Reply(NamedTuple):
     missing: tuple[str, ...]
     """Members that were selected and whose prediction did not come."""
     default: tuple[bool, ...]
-    """For each row whether it has the default, because too few members agree."""
+    """True for each row that has the default, because too few members agree."""
 
 
 class Application:
@@ -58,7 +58,7 @@ class Application:
             raise ValueError(fault)
         self.spec = spec
         self.members = {member_name(each): each for each in spec.members}
-        """What requests are sent to, by the name that states have."""
+        """The models that requests are sent to, by the name that states have."""
         self._output = Output(spec.kind, loss=spec.loss, tolerance=spec.tolerance, span=spec.span)
         self.policy = make_selection_policy(spec.policy, [*self.members], self._output, spec.options)
         self.contexts = Contexts(self.policy, bounds.state_bytes, bounds.idle_ns)

@@ -40,7 +40,7 @@ class Contexts:
         self._state_bytes = state_bytes
         self._idle_ns = idle_ns
         self._kept: OrderedDict[str, Kept] = OrderedDict()
-        """In the order of their last use."""
+        """The states by context, in the order of their last use."""
         self._judged = 0
         """Contexts whose states differ from what they began with: the mean is theirs."""
         self.shared = policy.init()

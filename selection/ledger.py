@@ -1,4 +1,4 @@
-"""What an application answered, kept until feedback comes: bounded in count, bytes and age. Pure.
+"""The ledger: answers that wait for feedback, bounded in count, bytes and age. Pure.
 
 Feedback is joined to what the members predicted and with which probability they were selected, once for each
 row. Ids rise; one that was given out and is not here any more is late, one that never was is unknown.
@@ -19,11 +19,11 @@ ENTRY_BYTES = 600
 
 
 class Feedback(StrEnum):
-    """What became of feedback for one row."""
+    """The fate of feedback for one row."""
 
     JOINED = "joined"
     LATE = "late"
-    """What was answered is not kept any more."""
+    """The answer is not kept any more."""
     DUPLICATE = "duplicate"
     """There was feedback for this row before."""
     UNKNOWN = "unknown"

@@ -17,11 +17,11 @@ Array = npt.NDArray[Any]
 Kind = Literal["scores", "label", "value"]
 KINDS: tuple[Kind, ...] = ("scores", "label", "value")
 Loss = Callable[[Array, Array], npt.ArrayLike]
-"""From what is true and a member's output, both by row, to a loss in [0, 1] for each row."""
+"""Function of what is true and a member's output, both by row, to a loss in [0, 1] for each row."""
 
 
 class Answer(NamedTuple):
-    """What an application answers with, by row."""
+    """The answer of an application, by row."""
 
     prediction: Array
     """``(rows,)``: the class with the highest score, the label with the most weight, or the mean value."""
@@ -32,7 +32,7 @@ class Answer(NamedTuple):
 
 
 class Output:
-    """What the members of an application have in common: the kind of their outputs, and the loss."""
+    """The kind and the loss of outputs, which all members of an application have in common."""
 
     def __init__(
         self, kind: Kind, *, loss: str = "", tolerance: float = 0.0, span: float | None = None

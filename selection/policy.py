@@ -1,4 +1,4 @@
-"""What a policy of model selection is: four functions around a state (Clipper, listing 2). Pure.
+"""The interface of selection policies: four functions around a state (Clipper, listing 2). Pure.
 
 A state is a few numbers of each member, so that the system can store it, take the mean of many users' states
 for a new one, and let a member enter. To `observe` adds to these numbers what depends on the feedback and on
@@ -17,7 +17,7 @@ import numpy as np
 from mainspring.selection.outputs import Answer, Array, Output
 
 State = Mapping[str, tuple[float, ...]]
-"""What a policy has learnt of each member, by name without version: a new version keeps it."""
+"""Numbers that a policy has learnt of each member, by name without version: a new version keeps them."""
 Inputs = Mapping[str, Array]
 
 

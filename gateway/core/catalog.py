@@ -10,6 +10,7 @@ stays: a client does not hear "unknown model" because the controller was away fo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
@@ -25,12 +26,13 @@ from mainspring.gateway.core.validation import (
     signature_of,
 )
 from mainspring.gateway.graphs.served import NO_SHARES, Graphs
-from mainspring.messages.clients import InferRequest
+from mainspring.messages.clients import ErrorReply, InferRequest, Observe, Observed
 from mainspring.messages.codes import Reason
 from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import ModelDown, TensorHeader
 from mainspring.messages.served import ServedModel
+from mainspring.selection.ledger import Feedback
 
 _NOT_TOLD = (
     "the gateway has just started, and its controller has not told all of its models yet: {name!r} may be "
@@ -293,6 +295,15 @@ class Catalog:
         else:
             configured = self.served.get(name) or ServedModel(name, {})
             self._options[name] = msgspec.structs.replace(configured, slo_ns=slo_ns, priority_slos_ns={})
+
+    def observe(self, now_ns: int, message: Observe) -> Observed | ErrorReply:
+        """Return what became of feedback for an application's answer, or what is wrong with it."""
+        try:
+            self.resolve(message.application, None)
+            told = Counter(self.graphs.observe(now_ns, message))
+        except BadRequest as error:
+            return ErrorReply(message.key, error.reason, error.detail)
+        return Observed(message.key, *[told[each] for each in Feedback])
 
 
 def catalog_of(config: GatewayConfig, seed: int = 0) -> Catalog:

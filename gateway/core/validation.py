@@ -169,15 +169,12 @@ def check_request(
     signature = resolve(request.model, request.version)
     _check_slo(request.slo_ns, max_slo_ns)
     if request.priority < 0:
-        detail = (
-            f"the priority is {request.priority}; give 1 for the highest, more for lower ones, or 0 for none"
-        )
+        detail = f"the priority is {request.priority}; 1 is the highest, more is lower, 0 is none"
         raise BadRequest(Reason.BAD_INPUT, detail)
     if wrong := request.at_least and at_least_fault(request.at_least, signature.best_score, request.model):
         raise BadRequest(Reason.BAD_INPUT, wrong)
     if request.context and (signature.graph is None or signature.graph.application is None):
-        detail = f"a context is for applications, and {request.model!r} is not one"
-        raise BadRequest(Reason.BAD_INPUT, detail)
+        raise BadRequest(Reason.BAD_INPUT, f"a context is for applications; {request.model!r} is none")
     order = _order_inputs(request, signature)
     sizes = _sizes(request, signature, order) if signature.spec.symbols else ()
     fixed = signature.at(sizes)

@@ -24,7 +24,6 @@ from mainspring.messages.model import ModelSpec, OpenDim, Symbol, TensorSpec, Te
 from mainspring.selection.application import Application, Bounds
 from mainspring.selection.ledger import Feedback
 
-SEED_BITS = 31
 NO_SHARES: Mapping[str, float] = MappingProxyType({})
 Resolve = Callable[[str, int | None], Signature]
 """As `validation.Resolve`, of models alone."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from time import monotonic_ns
 from typing import Any
 
 import msgspec
@@ -137,7 +138,8 @@ class Control:
         """Have an application learn what came true of an answer."""
         given = exchange.decoded(Feedback)
         feedback = _each(given.y), _each(given.reward), tuple(given.rows)
-        told = self._driver.observe(Observe(0, exchange.arguments[0], given.query_id, *feedback))
+        message = Observe(0, exchange.arguments[0], given.query_id, *feedback)
+        told = self._driver.catalog.observe(monotonic_ns(), message)
         if isinstance(told, ErrorReply):
             raise BadRequest(told.reason, told.detail)
         exchange.reply_json(FeedbackReport(told.joined, told.late, told.duplicate, told.unknown))

@@ -1,4 +1,4 @@
-"""What policies share that count how often a member was rewarded: a count and a sum of rewards. Pure.
+"""The base of policies that count: the number and the sum of each member's rewards. Pure.
 
 The reward of a row is 1 less its loss.
 """

@@ -1,4 +1,4 @@
-"""What Exp3 and Exp4 share: exponential weights, kept as logarithms, and a floor under them. Pure.
+"""The base of Exp3 and Exp4: exponential weights, kept as logarithms, and a floor under them. Pure.
 
 The weights of the paper, products of many exponentials, would vanish after some thousand observations; their
 logarithms don't. With a floor, no member's share of the weights is ever below it: a member that failed for
@@ -20,7 +20,7 @@ class ExponentialOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """Options of `exp3` and `exp4`."""
 
     eta: float = 0.1
-    """How quickly the policy responds to recent feedback: the exponent of a loss of 1."""
+    """Exponent of a loss of 1: the greater it is, the faster weights follow feedback."""
     floor: float = 0.005
     """Least share of the weights, and of `exp3` the least probability, of a member; 0: none."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.client.client import divided, shares
+from mainspring.client.scaling import divided, shares
 from mainspring.messages.scaling import KindStatus
 from mainspring.messages.sharding import ShardStatus
 from mainspring.messages.status import ClusterStatus

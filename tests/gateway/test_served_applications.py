@@ -76,7 +76,7 @@ def test_what_can_not_be_is_said_in_one_sentence(served: Served) -> None:
     client = served.client
     with pytest.raises(mainspring.InvalidRequest, match="'one' is not an application: it learns nothing"):
         client.observe("one", 1, [0.0])
-    with pytest.raises(mainspring.InvalidRequest, match="a context is for applications, and 'one' is not"):
+    with pytest.raises(mainspring.InvalidRequest, match="a context is for applications; 'one' is none"):
         client.infer("one", {"data": X}, slo_ms=20_000, context="ann")
     with pytest.raises(mainspring.InvalidRequest, match="the context has 300 bytes; it may have 256"):
         client.infer("sums", {"data": X}, slo_ms=20_000, context="x" * 300)
@@ -141,7 +141,7 @@ def test_over_grpc_it_is_a_model_like_any_other(served: Served) -> None:
 def test_a_policy_that_selects_asks_one_member_alone(served: Served) -> None:
     text = APPLICATION.replace("sums", "picked").replace("slo_ms", 'policy = "exp3"\nslo_ms')
     served.client.add_graph(text)
-    seen = set()
+    seen: set[str] = set()
     for _ in range(20):
         found = served.client.infer("picked", {"data": X})
         learnt = found.timing.learnt
