@@ -169,7 +169,7 @@ def check_request(
     signature = resolve(request.model, request.version)
     _check_slo(request.slo_ns, max_slo_ns)
     if request.priority < 0:
-        detail = f"the priority is {request.priority}; 1 is the highest, more is lower, 0 is none"
+        detail = f"the priority is {request.priority}: 1 is the highest, more is lower, 0 is none"
         raise BadRequest(Reason.BAD_INPUT, detail)
     if wrong := request.at_least and at_least_fault(request.at_least, signature.best_score, request.model):
         raise BadRequest(Reason.BAD_INPUT, wrong)

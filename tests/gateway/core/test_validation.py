@@ -83,7 +83,7 @@ WRONG: list[tuple[dict[str, object], Reason, str]] = [
     ({"model": "resnet5"}, Reason.UNKNOWN_MODEL, "'resnet5' is not served; did you mean 'resnet50'"),
     ({"model": "zzz"}, Reason.UNKNOWN_MODEL, "'zzz' is not served; 3 others are"),
     ({"model": "x" * 5000}, Reason.UNKNOWN_MODEL, "..."),
-    ({"priority": -1}, Reason.BAD_INPUT, "the priority is -1; give 1 for the highest"),
+    ({"priority": -1}, Reason.BAD_INPUT, "the priority is -1: 1 is the highest"),
     ({"slo_ns": 0}, Reason.BAD_SLO, "0 ms is not positive; give more than 0 and at most 3,600,000 ms, or"),
     ({"slo_ns": -1}, Reason.BAD_SLO, "-0.000001 ms is not positive"),
     ({"slo_ns": HOUR_NS + 1}, Reason.BAD_SLO, "3,600,000.000001 ms is absurdly long"),
