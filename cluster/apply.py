@@ -244,7 +244,8 @@ def _query_arrived(cluster: Cluster, now_ns: int, event: QueryArrived) -> Change
 def _learn_shares(cluster: Cluster, event: QueryArrived) -> None:
     """Keep the shares of a graph's steps that a query tells, but for those of 1, if they have changed."""
     known, told = cluster.graph_shares.get(event.graph, _NO_SHARES), 0
-    changed = False
+    # That all are 1 is kept too: it is newer than what is known from before a start.
+    changed = event.graph not in cluster.graph_shares
     for step in event.steps:
         if step.share != 1.0:
             told += 1

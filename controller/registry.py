@@ -43,7 +43,6 @@ MAX_LABELS_CHARACTERS = 4 << 20
 
 Refusal = tuple[Reason, str]
 """The reason why a change is refused."""
-NO_SHARES: Mapping[str, dict[str, float]] = MappingProxyType({})
 
 
 class DrainingModels:
@@ -110,9 +109,10 @@ class ModelRegistry:
         outbox: Outbox,
         left_out: dict[str, str] | None = None,
         silence_ns: int = 1_000_000_000,
-        shares: Mapping[str, dict[str, float]] = NO_SHARES,
+        shares: Mapping[str, dict[str, float]] = MappingProxyType({}),
     ) -> None:
-        """``silence_ns``: as `Readiness`; ``shares``: as `journal.Journal.shares`."""
+        """``silence_ns``: as `Readiness`; ``shares``: as `journal.Journal.shares`, of
+        graphs for which no query has come since the start."""
         self.models: dict[str, ModelSpec] = {}
         """Every served model by name."""
         self.served: dict[str, ServedModel] = {}
@@ -243,8 +243,8 @@ class ModelRegistry:
             self._outbox.send(gateway, DefaultSlo(name, slo_ns))
         cluster = self._scheduler.cluster
         for name, graph in cluster.graphs().items():
-            shares = cluster.graph_shares.get(name) or self._shares.get(name, {})
-            self._outbox.send(gateway, Graph(name, graph, shares))
+            known = cluster.graph_shares if name in cluster.graph_shares else self._shares
+            self._outbox.send(gateway, Graph(name, graph, known.get(name, {})))
         for name in self._draining.joined(gateway.number):
             moves = name in self._draining.moving
             self._outbox.send(gateway, ModelDown(name, drain=True, moves=moves))

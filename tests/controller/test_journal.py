@@ -126,8 +126,14 @@ def test_what_was_learnt_of_a_graphs_steps_outlives_a_restart_of_all(stage: Stag
     stage.stop()
     for each in (gateway, worker):
         each.close()
-    stage.start((spec("a"),), state_file=str(path), address=first.address)
-    assert [each.shares for each in stage.gateway("g1").all(Graph)] == [{"some": 0.25}]
+    second = stage.start((spec("a"),), state_file=str(path), address=first.address)
+    gateway = stage.gateway("g1")
+    assert [each.shares for each in gateway.all(Graph)] == [{"some": 0.25}]
+    query_id = (gateway.last(Welcome).number << 40) + 1
+    steps = (QueryStep("a", 1, name="some"),)
+    gateway.send(QueryArrival(query_id, 10_000_000_000, steps, (Piece(query_id + 1, 1),), graph="g"))
+    stage.until(lambda: second.scheduler.cluster.graph_shares == {"g": {}})
+    assert [each.shares for each in stage.gateway("g2").all(Graph)] == [{}], "all are 1 again"
 
 
 def test_a_share_is_recorded_where_it_is_new_and_forgotten_with_its_graph(path: Path) -> None:
