@@ -61,6 +61,7 @@ class Application:
         """The models that requests are sent to, by the name that states have."""
         self._output = Output(spec.kind, loss=spec.loss, tolerance=spec.tolerance, span=spec.span)
         self.policy = make_selection_policy(spec.policy, [*self.members], self._output, spec.options)
+        self._bounds = bounds
         self.contexts = Contexts(self.policy, bounds.state_bytes, bounds.idle_ns)
         self.ledger = Ledger(bounds.ledger_entries, bounds.ledger_bytes, bounds.ledger_ns, bounds.first_id)
         self._averages = Averages(spec.kind)
@@ -69,6 +70,27 @@ class Application:
         became of them (`Feedback`)."""
         self.losses: dict[str, tuple[int, float]] = {}
         """Rows that each member, and the whole (``""``), was judged by, and the sum of their losses."""
+
+    def changed(self, spec: ApplicationSpec) -> Application:
+        """Return the application with another specification; this one is not to be observed any more.
+
+        Members that stay keep what was learnt of them, and answers wait for their feedback, unless the
+        members' output means something else now; weights begin anew with a policy of another kind. Raises
+        ValueError as a new one does.
+        """
+        found = Application(spec, self._bounds)
+        found.counts, found.ledger = self.counts, self.ledger
+        if (spec.output, spec.kind) != (self.spec.output, self.spec.kind):
+            self.ledger.clear()
+            return found
+        found._averages = self._averages
+        for member in self.members.keys() - found.members.keys():
+            self._averages.drop(member)
+        found.losses = {name: each for name, each in self.losses.items() if not name or name in found.members}
+        if found.policy.continues(self.policy):
+            found.contexts = self.contexts
+            found.contexts.adopt(found.policy)
+        return found
 
     def select(
         self, now_ns: int, inputs: Inputs, generator: np.random.Generator, context: str | None = None
@@ -125,7 +147,9 @@ class Application:
             for member, probability in selected.items()
         }
         missing = tuple(member for member, each in asked.items() if each.missing)
-        answer = self._combined(self.contexts.state(now_ns, context), inputs, asked)
+        # The application may have been changed since it selected: its successor has the contexts.
+        state = self.policy.completed(self.contexts.state(now_ns, context))
+        answer = self._combined(state, inputs, asked)
         query_id = self.ledger.add(now_ns, Answered(context, inputs, asked, answer))
         low = [False] * rows
         if self.spec.confidence is not None:
@@ -189,6 +213,7 @@ class Application:
         asked = {
             member: each._replace(output=None if each.output is None else each.output[fresh])
             for member, each in answered.selected.items()
+            if member in self.members
         }
         self._learn(now_ns, answered, fresh, asked, kept, rewards=truth is None)
         return told

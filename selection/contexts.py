@@ -91,6 +91,28 @@ class Contexts:
         kept = self._kept.get(context)
         return 0 if kept is None else kept.version
 
+    def adopt(self, policy: Policy) -> None:
+        """Keep the states for a policy with the same numbers of other members.
+
+        Members that are new to it enter each state with the mean of the others; those that left are dropped.
+        """
+        self._policy = policy
+        self.bytes, judged = 0, []
+        for context, kept in self._kept.items():
+            kept.state = policy.completed(kept.state)
+            self.bytes += self._size(context, kept.state)
+            if kept.version:
+                judged.append(kept.state)
+        self.shared = policy.completed(self.shared)
+        if judged:
+            columns = {
+                member: zip(*[state[member] for state in judged], strict=True) for member in self.shared
+            }
+            self.shared = {
+                member: tuple([sum(column) / len(judged) for column in several])
+                for member, several in columns.items()
+            }
+
     def forget(self, context: str) -> bool:
         """Erase a context; return whether there was one. The mean is then that of the others."""
         kept = self._kept.pop(context, None)

@@ -68,6 +68,11 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._entries)
 
+    @property
+    def next_id(self) -> int:
+        """Return the id of the next answer."""
+        return self._next
+
     def add(self, now_ns: int, answered: Answered) -> int:
         """Keep an answer; return the id under which feedback finds it."""
         query_id = self._next
@@ -123,6 +128,11 @@ class Ledger:
                 return
             self._entries.popitem(last=False)
             self.bytes -= entry.size
+
+    def clear(self) -> None:
+        """Forget all answers: feedback for them is late."""
+        self._entries.clear()
+        self.bytes = 0
 
     def forget(self, context: str) -> int:
         """Forget the answers of a context; return how many there were."""

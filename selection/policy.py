@@ -70,6 +70,11 @@ class Policy(ABC):
         begins = self.enter(known) if known else self.start
         return {each: state.get(each, begins) for each in self.members}
 
+    def continues(self, other: Policy) -> bool:
+        """Say whether another policy's states mean the same to this one: both are of one class, or base."""
+        common = set(type(self).__mro__).intersection(type(other).__mro__).difference(Policy.__mro__)
+        return bool(common) and self.start == other.start
+
     @abstractmethod
     def select(
         self, state: State, inputs: Inputs, generator: np.random.Generator, context: str | None = None

@@ -95,8 +95,8 @@ FILE_LINES = 500
 FUNCTION_LINES = 50
 
 HOUSE = {
-    "lines of the product": 137_500,
-    "files of the product": 673,
+    "lines of the product": 138_700,
+    "files of the product": 681,
     "lines of the lab": 27_280,
     "files on the way of a request over ZeroMQ": 84,
     "files on the way of a request over HTTP": 86,

@@ -300,7 +300,7 @@ class Catalog:
         """Return what became of feedback for an application's answer, or what is wrong with it."""
         try:
             self.resolve(message.application, None)
-            told = Counter(self.graphs.observe(now_ns, message))
+            told = Counter(self.graphs.applications.observe(now_ns, message))
         except BadRequest as error:
             return ErrorReply(message.key, error.reason, error.detail)
         return Observed(message.key, *[told[each] for each in Feedback])

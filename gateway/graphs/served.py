@@ -12,17 +12,16 @@ import numpy as np
 from mainspring.gateway.core.requests import Pending
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.graphs import learnt
+from mainspring.gateway.graphs.applications import Applications, MembersGone
 from mainspring.gateway.graphs.checking import Graph, GraphError, check_graph
 from mainspring.gateway.graphs.families import Members, as_graph, members_of
 from mainspring.gateway.graphs.lengths import Expected
 from mainspring.gateway.graphs.run import GraphFlow
 from mainspring.gateway.graphs.texts import TOKENS, TextForm, behind_tokenizer, text_form
-from mainspring.messages.clients import Observe
 from mainspring.messages.codes import Reason
 from mainspring.messages.graphs import GraphSpec, graph_fault
 from mainspring.messages.model import ModelSpec, OpenDim, Symbol, TensorSpec, Term
-from mainspring.selection.application import Application, Bounds
-from mainspring.selection.ledger import Feedback
+from mainspring.selection.application import Application
 
 NO_SHARES: Mapping[str, float] = MappingProxyType({})
 Resolve = Callable[[str, int | None], Signature]
@@ -71,20 +70,16 @@ class Graphs:
     ) -> None:
         """``most_rows`` is the bound of a request's rows; ``most_rows_of`` has that of single graphs.
 
-        ``seed``, of 31 bits, is of what applications draw; no two gateways should have the same, since it
-        is in the ids of their answers.
+        ``seed`` as of `Applications`.
         """
-        self._seed = seed
-        self._generator = np.random.default_rng(seed)
-        self._applications: dict[str, Application] = {}
-        """Those that were asked for."""
+        self.applications = Applications(seed)
         self.specs: dict[str, GraphSpec] = {}
         self.shards: dict[str, int] = {}
         """The shard of each model that is not in shard 0, by the scheduler's name; graphs are entered beside
         them, in the shard of their models."""
         self._resolve = resolve
         self._most_rows, self._most_rows_of = max(1, most_rows), most_rows_of
-        self._known: dict[str, Signature | str] = {}
+        self._known: dict[str, Signature | BadRequest] = {}
         """The signature of each that was asked for since models changed, or why it has none."""
         self._expected: dict[str, Expected] = {}
         """What was learnt of each, whose shares outlive a change of models."""
@@ -96,10 +91,11 @@ class Graphs:
 
         ``shares``: what others have learnt of it (`peers.Graph`), unless this gateway has, too.
         """
-        same = self.specs.pop(name, None) == spec
+        before = self.specs.pop(name, None)
+        same = before == spec
         self._told.pop(name, None)
-        if not same:
-            self._applications.pop(name, None)
+        if before is not None and before.application and (spec is None or spec.application is None):
+            self.applications.drop(name)
         if spec is not None:
             self.specs[name], self._told[name] = spec, shares
         # Others may have steps of a family.
@@ -120,16 +116,15 @@ class Graphs:
             try:
                 known, shard = self._checked(self._spec(name))
                 self._expected[name] = known.graph.expected
-                if known.graph.application is not None:
-                    self._applications[name] = known.graph.application
                 self.shards.pop(name, None)
                 if shard:
                     self.shards[name] = shard
             except GraphError as error:
-                known = str(error)
+                reason = Reason.MODEL_REMOVED if isinstance(error, MembersGone) else Reason.MODEL_NOT_READY
+                known = BadRequest(reason, f"graph {name!r} can't be served: {error}")
             self._known[name] = known
-        if isinstance(known, str):
-            raise BadRequest(Reason.MODEL_NOT_READY, f"graph {name!r} can't be served: {known}")
+        if isinstance(known, BadRequest):
+            raise BadRequest(known.reason, known.detail)
         return known
 
     def fault(self, name: str) -> str:
@@ -143,6 +138,10 @@ class Graphs:
     def check(self, spec: GraphSpec) -> None:
         """Raise `GraphError` for the first fault of a graph that is to be added; nothing changes."""
         self._checked(spec)
+        there = self.specs.get(spec.name)
+        if there is not None and bool(there.application) != bool(spec.application):
+            kind = "an application" if there.application else "a graph"
+            raise GraphError(f"{kind} has this name: choose another one, or remove it first")
         try:
             self._resolve(spec.name, None)
         except BadRequest:
@@ -159,10 +158,10 @@ class Graphs:
         if spec.members:
             families[spec.name], found[spec.name] = self._family(spec)
             spec = as_graph(spec, found[spec.name].spec)
+        application: Application | None = None
         if spec.application is not None:
-            for member in spec.application.members:
-                self._resolve_step(f"member {member!r}", member, found, families)
-            spec = learnt.as_graph(spec.application, {name: each.spec for name, each in found.items()})
+            application = self._application(spec, found, families)
+            spec = learnt.as_graph(application.spec, {name: each.spec for name, each in found.items()})
         for step in spec.steps:
             self._resolve_step(f"step {step.name!r}", step.model, found, families)
         graph = check_graph(spec, {name: each.spec for name, each in found.items()})
@@ -183,11 +182,11 @@ class Graphs:
             steps = [step.spec.name for step in graph.steps]
             expected.shares = {steps.index(step): share for step, share in told.items() if step in steps}
         form = text_form(graph) if spec.serves else None
-        application = self._application(given)
         if application is not None:
             graph = learnt.answering(application.spec, graph)
         most_rows = self._most_rows_of.get(spec.name.removesuffix(TOKENS), self._most_rows)
-        served = ServedGraph(graph, models, expected, members, form, application, self._generator)
+        generator = self.applications.generator
+        served = ServedGraph(graph, models, expected, members, form, application, generator)
         return _signature(served, most_rows), next(iter(shards))
 
     def _resolve_step(
@@ -207,39 +206,31 @@ class Graphs:
         except GraphError as error:
             raise GraphError(f"{where}: family {model!r}: {error}") from None
 
-    def _application(self, spec: GraphSpec) -> Application | None:
-        """Return what was learnt of an application's members, or begin to learn; raise `GraphError`."""
-        if spec.application is None:
-            return None
-        if spec.name in self._applications and self.specs.get(spec.name) is spec:
-            return self._applications[spec.name]
-        try:
-            return Application(spec.application, Bounds(first_id=(self._seed << 32) + 1))
-        except ValueError as error:
-            raise GraphError(str(error)) from None
+    def _application(
+        self, spec: GraphSpec, found: dict[str, Signature], families: dict[str, Members]
+    ) -> Application:
+        """Return an application, and enter the signatures of its members; raise `GraphError`.
 
-    def observe(self, now_ns: int, message: Observe) -> list[Feedback]:
-        """Learn what came true of an answer; return what became of the feedback for each row.
-
-        The application is one that was resolved. Raises `BadRequest` if it is none, or if the feedback can't
-        be.
+        One that is to be added needs them all. One that is served goes on without those that were removed.
         """
-        application = self._applications.get(message.application)
-        if application is None:
-            raise BadRequest(
-                Reason.BAD_INPUT, f"{message.application!r} is not an application: it learns nothing"
-            )
-        truth = np.asarray(message.truth) if message.truth else None
+        assert spec.application is not None
+        serving = self.specs.get(spec.name) is spec
+        for member in spec.application.members:
+            if not serving or not self._gone(member):
+                self._resolve_step(f"member {member!r}", member, found, families)
+        if not serving:
+            return self.applications.made(spec.application)
+        return self.applications.take(spec.application, found)
+
+    def _gone(self, member: str) -> bool:
+        """Say whether there is no such model or family, nor waits to be one."""
+        if member in self.specs:
+            return False
         try:
-            return application.observe(
-                now_ns,
-                message.query_id,
-                truth,
-                reward=message.rewards or None,
-                rows=message.rows or None,
-            )
-        except ValueError as error:
-            raise BadRequest(Reason.BAD_INPUT, str(error)) from None
+            self._resolve(*_version_of(member))
+        except BadRequest as error:
+            return error.reason is Reason.UNKNOWN_MODEL
+        return False
 
     def _family(self, family: GraphSpec) -> tuple[Members, Signature]:
         """Return a family's members and their common signature; raise `GraphError`."""

@@ -194,3 +194,44 @@ def test_a_file_is_read() -> None:
     spec = read_graph(text, "a.toml").application
     assert spec is not None
     assert Application(spec).policy.options.eta == 0.2
+
+
+def test_changed_members_that_stay_keep_what_was_learnt_and_a_new_one_enters_with_the_mean() -> None:
+    before = make(context=True)
+    answers = {"svm": hot(0), "forest": hot(1), "cnn": hot(0)}
+    for context in ("ann", "bob"):
+        before.observe(0, ask(before, answers, context).query_id, np.array([0]))
+    waiting = ask(before, answers, "ann")
+    begun = before.select(0, {}, GENERATOR, "bob")
+    after = before.changed(
+        msgspec.structs.replace(SPEC, members=("forest", "cnn:3", "tree"), context=True, policy="exp3")
+    )
+    for context, learnt in (("ann", -1), ("bob", -2)):
+        mean = float(np.log((np.exp(learnt) + 1) / 2))
+        assert weights(after, context) == {"forest": learnt, "cnn": 0, "tree": pytest.approx(mean)}
+    assert weights(after)["forest"] == -1.5
+    assert after.losses == {"forest": (2, 2), "cnn": (2, 0), "": (2, 0)}
+    assert after.counts["joined"] == 2
+    after.contexts.validate()
+    assert after.observe(0, waiting.query_id, np.array([0])) == [Feedback.JOINED], "as the members were"
+    assert weights(after, "ann")["forest"] == pytest.approx(-1 - 1), "exp3 divides by 1 where all were asked"
+    assert weights(after, "ann").keys() == {"forest", "cnn", "tree"}
+    late = before.combine(0, {}, begun, answers, "bob")
+    assert (late.missing, after.counts["policy_failed"]) == ((), 0), "a request that was under way"
+    assert after.observe(0, late.query_id, np.array([0])) == [Feedback.JOINED]
+    after.contexts.validate()
+    after.ledger.validate()
+
+
+def test_weights_begin_anew_where_the_numbers_would_mean_something_else() -> None:
+    before = make()
+    before.observe(0, ask(before, {"svm": hot(0)}).query_id, np.array([1]))
+    asked = ask(before, {"svm": hot(0)})
+    counting = before.changed(msgspec.structs.replace(SPEC, policy="ucb1", options={}))
+    assert counting.contexts.state(0, None) == dict.fromkeys(["svm", "forest", "cnn"], (0.0, 0.0))
+    assert counting.observe(0, asked.query_id, np.array([1])) == [Feedback.JOINED]
+    other = counting.changed(msgspec.structs.replace(SPEC, output="logits"))
+    assert other.observe(0, asked.query_id, np.array([1])) == [Feedback.LATE]
+    assert ask(other, {"svm": hot(0)}).query_id == asked.query_id + 1, "no id is given out twice"
+    with pytest.raises(ValueError, match="there is no policy 'exp5'"):
+        other.changed(msgspec.structs.replace(SPEC, policy="exp5"))
