@@ -195,10 +195,6 @@ def relatives(left_out: Iterable[str], files: list[str]) -> dict[str, str]:
     return found
 
 
-def _module(path: str) -> str:
-    return path.removesuffix(".py").replace("/", ".")
-
-
 def _bases(path: str, other: str) -> set[str]:
     """Return the classes of the other file from which those of a file derive."""
     tree, module = ast.parse(_read(path), path), _module(other)

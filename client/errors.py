@@ -156,10 +156,8 @@ class WorkerFailed(Unavailable):
     remedy = "Look at the worker's log, then try again"
 
 
-class Overloaded(Unavailable):
-    """A bounded queue is full."""
-
-    remedy = "Have fewer requests in flight, or add workers"
+class TryLater(Unavailable):
+    """Too many requests came: by when to come again may be known."""
 
     def __init__(self, detail: str, reason: Reason | None = None, retry_after_s: float | None = None) -> None:
         self.retry_after_s = retry_after_s
@@ -168,8 +166,16 @@ class Overloaded(Unavailable):
         super().__init__(f"{detail}{again}", reason)
 
 
-class RateLimited(Unavailable):
+class Overloaded(TryLater):
+    """A bounded queue is full."""
+
+    remedy = "Have fewer requests in flight, or add workers"
+
+
+class RateLimited(TryLater):
     """The token's requests come faster than it may send them."""
+
+    remedy = "Send fewer requests a second, or raise the rate in the file of tokens"
 
 
 class ControllerUnreachable(Unavailable):
@@ -231,8 +237,8 @@ def _unpickled(kind: type[MainspringError], args: tuple[object, ...]) -> Mainspr
 def error_of(reply: ErrorReply) -> MainspringError:
     """Return the exception that says what ``reply`` says."""
     kind, left_ns = ERROR_OF_REASON[reply.reason], reply.earliest_finish_left_ns
-    if kind is Overloaded:
-        return Overloaded(reply.detail, reply.reason, None if left_ns is None else left_ns / 1e9)
+    if issubclass(kind, TryLater):
+        return kind(reply.detail, reply.reason, None if left_ns is None else left_ns / 1e9)
     if kind is DeadlineUnreachable:
         return DeadlineUnreachable(reply.detail, reply.reason, None if left_ns is None else left_ns / 1e6)
     return kind(reply.detail, reply.reason)

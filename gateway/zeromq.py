@@ -25,7 +25,6 @@ from mainspring.gateway.client_memory import BadPlace, ClientMemories
 from mainspring.gateway.config import AGES, GatewayConfig, installed_version, milliseconds
 from mainspring.gateway.core.admin import Reply
 from mainspring.gateway.core.effects import Answer, Connection, Refuse
-from mainspring.gateway.core.requests import Refusal
 from mainspring.gateway.descriptors import share
 from mainspring.gateway.driver import GatewayDriver
 from mainspring.gateway.zeromq_listener import ZeroMqListener
@@ -36,7 +35,7 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.delays import Ways
 from mainspring.transport.bounds import Delivery
 from mainspring.transport.hub import Hub
-from mainspring.transport.tokens import EVERYTHING, NOTHING, Credential, credential
+from mainspring.transport.tokens import EVERYTHING, NOTHING, Credential, Refusal, credential
 
 NAME = "zeromq"
 _SPARE_CONNECTIONS = 256
@@ -322,7 +321,7 @@ class ZeroMqFrontEnd:
             detail = f"the gateway speaks version {PROTOCOL_VERSION}, the client {hello.protocol}"
             return ClientRefused("protocol_mismatch", detail)
         if (unknown := self._driver.gate.known(shown)) is not None:
-            return ClientRefused(*unknown)
+            return ClientRefused(*unknown[:2])
         if peer not in self._connections and not self._make_room():
             detail = f"{len(self._connections)} clients are busy here, the most the gateway serves; try later"
             return ClientRefused("too_many_clients", detail)

@@ -28,7 +28,7 @@ from mainspring.compiler.artifact.store import Store, check_name
 from mainspring.messages.codes import Reason
 from mainspring.transport.asgi import Connection, Server, listen_at
 from mainspring.transport.keys import ServerKeys
-from mainspring.transport.tokens import TokenFile
+from mainspring.transport.tokens import TokenFile, headers_of
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
@@ -173,8 +173,7 @@ class Files:
         refusal = self._tokens.gate.authorise(shown, name, time.monotonic_ns())
         if refusal is None:
             return None
-        headers = {"WWW-Authenticate": "Bearer"} if refusal[0] is Reason.UNAUTHENTICATED else {}
-        return PlainTextResponse(refusal[1], STATUS.get(refusal[0], 403), headers)
+        return PlainTextResponse(refusal[1], STATUS.get(refusal[0], 403), headers_of(refusal))
 
     def _file(self, path: Path, headers: dict[str, str]) -> Response:
         if not path.is_file():

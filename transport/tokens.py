@@ -40,13 +40,23 @@ EVERYTHING = "*"
 """Entry of ``models`` that a token needs to see a console, or to change what concerns all models."""
 _PREFIX_BYTES = 4
 _SECOND_NS = 1_000_000_000
-Refusal = tuple[Reason, str]
-"""The reason why a client is refused, and a sentence for a person."""
+Refusal = tuple[Reason, str, int | None]
+"""The reason why a client is refused, a sentence for a person, and after how many nanoseconds it may come
+again, if that helps."""
 _NO_TOKEN: Refusal = (
     Reason.UNAUTHENTICATED,
     "a token is needed here: send it as the header `Authorization: Bearer TOKEN`, or give it to the client",
+    None,
 )
-_UNKNOWN_TOKEN: Refusal = (Reason.UNAUTHENTICATED, "the token is not one that is known here")
+_UNKNOWN_TOKEN: Refusal = (Reason.UNAUTHENTICATED, "the token is not one that is known here", None)
+
+
+def headers_of(refusal: Refusal) -> dict[str, str]:
+    """Return the headers of an HTTP reply that say what a refused client should do."""
+    reason, _, again_ns = refusal
+    if again_ns is not None:
+        return {"Retry-After": str(-(-again_ns // _SECOND_NS))}
+    return {"WWW-Authenticate": "Bearer"} if reason is Reason.UNAUTHENTICATED else {}
 
 
 class BadTokens(ValueError):
@@ -233,20 +243,18 @@ class Gate:
             return _NO_TOKEN if shown.digest is None else _UNKNOWN_TOKEN
         token = holder.token
         if administers and not token.admin:
-            return Reason.FORBIDDEN, f"token {token.name!r} may not change what is served (admin)"
+            return Reason.FORBIDDEN, f"token {token.name!r} may not change what is served (admin)", None
         if model is not None and not holder.may_use(model):
             allowed = ", ".join(token.models) or "none"
             return (
                 Reason.FORBIDDEN,
                 f"token {token.name!r} may not use model {model[:100]!r}; its models: {allowed}",
+                None,
             )
         late_ns = holder.late_ns(now_ns)
         if late_ns:
-            return (
-                Reason.RATE_LIMITED,
-                f"token {token.name!r} may send {token.rate:g} requests a second; try again in "
-                f"{late_ns / 1e6:.0f} ms",
-            )
+            detail = f"token {token.name!r} may send {token.rate:g} requests a second"
+            return Reason.RATE_LIMITED, detail, late_ns
         return None
 
     def priority(self, shown: Credential, wanted: int) -> int:

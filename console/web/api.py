@@ -27,10 +27,8 @@ from mainspring.console.web.shows import SHOWS, BadParams, Broken, ask
 from mainspring.console.web.source import Seek, Source, Unanswered
 from mainspring.messages.codes import Reason
 from mainspring.messages.operating import OperatorCommand
-from mainspring.transport.tokens import EVERYTHING, Credential, TokenFile, from_header
+from mainspring.transport.tokens import EVERYTHING, Credential, Refusal, TokenFile, from_header, headers_of
 
-Refusal = tuple[Reason, str]
-"""The reason why a command is not passed on, as a code and for a person."""
 _STATUS = {Reason.UNAUTHENTICATED: 401, Reason.FORBIDDEN: 403, Reason.RATE_LIMITED: 429}
 _COMMANDS = tuple(str(kind.__struct_config__.tag) for kind in typing.get_args(OperatorCommand))
 TURN_ON = (
@@ -114,7 +112,7 @@ class Changes:
         if refusal is not None or named is not None:
             return refusal
         if not self._tokens.gate.may_see(from_header(header), EVERYTHING):
-            return Reason.FORBIDDEN, "a worker serves all models, and the token is for some only"
+            return Reason.FORBIDDEN, "a worker serves all models, and the token is for some only", None
         return None
 
     def _public(self, name: str) -> str:
@@ -154,9 +152,7 @@ async def read_body(request: Request, config: ConsoleConfig) -> bytes:
 
 
 def _turn_away(refusal: Refusal) -> Response:
-    reason, detail = refusal
-    headers = {"WWW-Authenticate": "Bearer"} if reason is Reason.UNAUTHENTICATED else None
-    return failure(_STATUS.get(reason, 403), detail, headers)
+    return failure(_STATUS.get(refusal[0], 403), refusal[1], headers_of(refusal))
 
 
 _LISTS = {"workers", "outcomes"}

@@ -44,10 +44,9 @@ thousands of names would take tens of milliseconds of every other client's time.
 class BadRequest(Exception):
     """A request that can't be served as it is: why, and what would be right."""
 
-    def __init__(self, reason: Reason, detail: str) -> None:
+    def __init__(self, reason: Reason, detail: str, again_ns: int | None = None) -> None:
         super().__init__(detail)
-        self.reason = reason
-        self.detail = detail
+        self.reason, self.detail, self.again_ns = reason, detail, again_ns
 
 
 class Signature:

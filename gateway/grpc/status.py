@@ -83,7 +83,7 @@ async def answered(context: Context, answer: Awaitable[T], *, triton: bool = Fal
     except RegionError as apart:
         ending = apart.code, apart.detail, ()
     except BadRequest as wrong:
-        ending = _refusal(wrong.reason, worded(wrong, triton=triton), triton=triton)
+        ending = _refusal(wrong.reason, worded(wrong, triton=triton), wrong.again_ns, triton=triton)
     except Withheld as withheld:
         ending = "UNAVAILABLE", str(withheld), ()
     except Unserved as unserved:

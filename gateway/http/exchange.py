@@ -284,7 +284,7 @@ def reply_to_error(exchange: Exchange, error: Exception) -> None:
         case RegionError():
             exchange.fail(error.status, error.detail)
         case BadRequest():
-            exchange.refuse(error.reason, worded(error, triton=exchange.sender.triton))
+            exchange.refuse(error.reason, worded(error, triton=exchange.sender.triton), error.again_ns)
         case Fault():
             exchange.fail(error.status, error.detail)
         case Withheld():

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 from mainspring.gateway.config import AGES, ANY, GatewayConfig, Group, Restrictions
 from mainspring.gateway.core.effects import Connection
-from mainspring.gateway.core.requests import Refusal
 from mainspring.gateway.descriptors import share
 from mainspring.gateway.http.admission_queue import TurnClock
 from mainspring.gateway.http.connection import NEVER_NS, HttpConnection, Limits
@@ -30,7 +29,7 @@ from mainspring.gateway.services import Services
 from mainspring.transport import accepting
 from mainspring.transport.keys import ServerKeys
 from mainspring.transport.origins import KnownNames
-from mainspring.transport.tokens import Gate
+from mainspring.transport.tokens import Gate, Refusal
 
 EXPOSED: Final = b"inference-header-content-length, retry-after, server-timing, www-authenticate"
 """Headers of replies that a page may read beside those that it always may."""

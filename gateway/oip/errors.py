@@ -28,6 +28,8 @@ NOT_SERVED = (501, "UNIMPLEMENTED")
 UNAVAILABLE = (503, "UNAVAILABLE")
 RATE_LIMITED = (429, "RESOURCE_EXHAUSTED")
 OVERLOADED = (503, "RESOURCE_EXHAUSTED")
+COMES_AGAIN = (Reason.OVERLOADED, Reason.RATE_LIMITED)
+"""Refusals that say when to come again."""
 LATE = (503, "DEADLINE_EXCEEDED")
 
 STATUSES: Mapping[Reason, tuple[int, str]] = MappingProxyType(
@@ -109,16 +111,14 @@ def sentence(
     said = begun(reason, detail) if triton else f"{reason.value}: {detail}"
     if earliest_finish_left_ns is None:
         return said
-    if reason is Reason.OVERLOADED:
+    if reason in COMES_AGAIN:
         return f"{said}; come again in {max(earliest_finish_left_ns / 1e9, 0.1):.1f} s"
     return f"{said}; the earliest finish that was possible is {earliest_finish_left_ns / 1e6:.1f} ms from now"
 
 
 def retry_after_ns(reason: Reason, earliest_finish_left_ns: int | None) -> int | None:
-    """Return after how long to come again, where a cluster that is overloaded has said that."""
-    return (
-        max(0, earliest_finish_left_ns) if earliest_finish_left_ns and reason is Reason.OVERLOADED else None
-    )
+    """Return after how long to come again, where a full queue or a token's rate says that."""
+    return max(0, earliest_finish_left_ns) if earliest_finish_left_ns and reason in COMES_AGAIN else None
 
 
 def error_body(

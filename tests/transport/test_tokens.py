@@ -17,15 +17,16 @@ from mainspring.client.client import Client
 from mainspring.client.connection import Connection
 from mainspring.client.errors import ERROR_OF_REASON, Forbidden, RateLimited, Unauthenticated
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.core.requests import Refusal
 from mainspring.gateway.oip.errors import STATUSES
 from mainspring.messages.codes import Reason
 from mainspring.transport.tokens import (
     BadTokens,
     Gate,
+    Refusal,
     Token,
     TokenFile,
     credential,
+    headers_of,
     parse_tokens,
     read_token,
     token_sha256,
@@ -124,7 +125,8 @@ def test_a_burst_passes_and_then_the_rate() -> None:
     refusal = gate.authorise("Bearer a", "m", 5 * S)
     assert refusal is not None
     assert "10 requests a second" in refusal[1]
-    assert "100 ms" in refusal[1]
+    assert refusal[2] == S // 10
+    assert headers_of(refusal) == {"Retry-After": "1"}, "whole seconds, rounded up"
     assert gate.authorise("Bearer a", "m", 5 * S + S // 10) is None
     assert reason(gate.authorise("Bearer a", "m", 5 * S + S // 10)) is Reason.RATE_LIMITED
     # After a rest the burst is whole again, and no more than that.
@@ -347,6 +349,6 @@ def test_a_token_s_best_priority_counts_over_zeromq(tmp_path: Path) -> None:
 def _refused(client: Client, inputs: Any) -> bool:
     try:
         client.infer("double", inputs)
-    except RateLimited:
-        return True
+    except RateLimited as error:
+        return error.retry_after_s is not None
     return False

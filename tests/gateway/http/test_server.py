@@ -81,10 +81,10 @@ def test_tokens_are_asked_for(fake: Fake, token_file: str) -> None:
         assert [entry["name"] for entry in index] == ["double"]
         stats = peer.ask("GET", "/v2/models/stats", authorization=search).json
         assert [each["name"] for each in stats["model_stats"]] == ["double"]
-        statuses = [
-            peer.ask("POST", INFER, infer_body(), authorization="Bearer slow").status for _ in range(3)
-        ]
-        assert statuses == [200, 200, 429]
+        replies = [peer.ask("POST", INFER, infer_body(), authorization="Bearer slow") for _ in range(3)]
+        assert [each.status for each in replies] == [200, 200, 429]
+        assert int(replies[-1].headers["retry-after"]) >= 1
+        assert "; come again in " in replies[-1].json["error"]
 
 
 def test_groups_of_calls_that_need_a_header(fake: Fake) -> None:
