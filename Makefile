@@ -25,7 +25,7 @@ MINUTES ?= 10
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-browser test-lab
 .PHONY: bench bench-path bench-scale bench-secure bench-shards bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-embeddings bench-compile bench-stock bench-mixed first-request bench-triton bench-repository
-.PHONY: bench-instructions
+.PHONY: bench-instructions bench-selection
 .PHONY: selection policies shares refusals ribbon experiments predictability gpu-check gpu-bundle request-path event-path house
 
 help: ## Show what can be made
@@ -190,6 +190,9 @@ bench-worker: $(STAMP) native ## Measure one worker against a bare loop over its
 
 bench-gateway: $(STAMP) native ## Measure how fast the gateway passes tensors on, against bare ZeroMQ
 	$(BIN)/python -m mainspring.experiments.bench.gateway $(ARGS)
+
+bench-selection: $(STAMP) native ## Measure what applications that learn cost the gateway, and feedback
+	$(BIN)/python -m mainspring.experiments.bench.selection $(ARGS)
 
 bench-copies: $(STAMP) native ## Count how often gateway and worker copy a tensor, the kernel's copies included
 	$(BIN)/python -m mainspring.experiments.bench.moves $(ARGS)

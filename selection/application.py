@@ -19,7 +19,7 @@ from mainspring.selection.contexts import MOST_CONTEXT_BYTES, Contexts
 from mainspring.selection.ledger import Answered, Feedback, Ledger
 from mainspring.selection.outputs import Answer, Array, Output
 from mainspring.selection.policies.registry import make_selection_policy
-from mainspring.selection.policy import Inputs, Selected, State
+from mainspring.selection.policy import Inputs, Policy, Selected, State
 
 
 class Bounds(NamedTuple):
@@ -62,6 +62,8 @@ class Application:
         self._output = Output(spec.kind, loss=spec.loss, tolerance=spec.tolerance, span=spec.span)
         self.policy = make_selection_policy(spec.policy, [*self.members], self._output, spec.options)
         self._bounds = bounds
+        self.keeps_inputs = type(self.policy).observe is not Policy.observe
+        """True if the policy learns from more than losses, and so needs the inputs when feedback comes."""
         self.contexts = Contexts(self.policy, bounds.state_bytes, bounds.idle_ns)
         self.ledger = Ledger(bounds.ledger_entries, bounds.ledger_bytes, bounds.ledger_ns, bounds.first_id)
         self._averages = Averages(spec.kind)
@@ -83,6 +85,9 @@ class Application:
         if (spec.output, spec.kind) != (self.spec.output, self.spec.kind):
             self.ledger.clear()
             return found
+        if found.keeps_inputs and not self.keeps_inputs:
+            # Nothing could be learnt from answers whose inputs were not kept.
+            self.ledger.clear()
         found._averages = self._averages
         for member in self.members.keys() - found.members.keys():
             self._averages.drop(member)
@@ -133,30 +138,33 @@ class Application:
     ) -> Reply:
         """Return the answer of the selected members, with what came of their outputs, ``(rows, ...)`` each.
 
-        What is missing is replaced by its member's running average. Raises ValueError if nothing came.
+        What is missing is replaced by its member's running average. Outputs are kept until feedback comes,
+        and so are inputs if the policy reads them then. Raises ValueError if nothing came.
         """
         if not outputs:
             raise ValueError("no member has an output")
         rows = len(next(iter(outputs.values())))
         for member, output in outputs.items():
             self._averages.add(member, output)
+        missing = tuple([member for member in selected if member not in outputs])
         asked = {
             member: Selected(probability, outputs[member])
             if member in outputs
             else Selected(probability, self._averages.of(member, rows), missing=True)
             for member, probability in selected.items()
         }
-        missing = tuple(member for member, each in asked.items() if each.missing)
         # The application may have been changed since it selected: its successor has the contexts.
         state = self.policy.completed(self.contexts.state(now_ns, context))
         answer = self._combined(state, inputs, asked)
-        query_id = self.ledger.add(now_ns, Answered(context, inputs, asked, answer))
-        low = [False] * rows
+        kept = inputs if self.keeps_inputs else {}
+        query_id = self.ledger.add(now_ns, Answered(context, kept, asked, answer))
+        low = (False,) * rows
         if self.spec.confidence is not None:
-            low = (answer.confidence < self.spec.confidence).tolist()
-        self.counts["missing"] += len(missing)
-        self.counts["defaults"] += sum(low)
-        return Reply(query_id, answer, missing, tuple(low))
+            low = tuple((answer.confidence < self.spec.confidence).tolist())
+            self.counts["defaults"] += sum(low)
+        if missing:
+            self.counts["missing"] += len(missing)
+        return Reply(query_id, answer, missing, low)
 
     def _combined(self, state: State, inputs: Inputs, asked: Mapping[str, Selected]) -> Answer:
         try:
@@ -208,14 +216,10 @@ class Application:
         self.counts.update(each.value for each in told)
         if answered is None:
             return told
-        place = {row: index for index, row in reversed(list(enumerate(at)))}
-        kept = given[[place[row] for row in fresh]]
-        asked = {
-            member: each._replace(output=None if each.output is None else each.output[fresh])
-            for member, each in answered.selected.items()
-            if member in self.members
-        }
-        self._learn(now_ns, answered, fresh, asked, kept, rewards=truth is None)
+        if len(fresh) < len(answered.answer.prediction) or fresh != at:
+            place = {row: index for index, row in reversed(list(enumerate(at)))}
+            given, answered = given[[place[row] for row in fresh]], _rows_of(answered, fresh)
+        self._learn(now_ns, answered, given, rewards=truth is None)
         return told
 
     def _check_feedback(self, given: Array, answered: Answered | None, *, rewards: bool) -> None:
@@ -224,52 +228,52 @@ class Application:
             raise ValueError(
                 f"feedback of kind {self.spec.kind!r} is a number for each row, not {given.dtype}"
             )
-        if numbers and not np.isfinite(given).all():
+        whole = given.dtype.kind in "iub"
+        if numbers and not whole and not np.isfinite(given).all():
             raise ValueError("feedback has NaN or infinity: leave out the rows of which nothing is known")
-        if rewards and len(given) and not (given.min() >= 0 and given.max() <= 1):
-            raise ValueError(f"a reward is from 0 to 1, not {given.min():g} to {given.max():g}")
-        if self.spec.kind != "scores" or rewards or not len(given):
+        if not len(given) or not (rewards or self.spec.kind == "scores"):
+            return
+        least, most = given.min(), given.max()
+        if rewards:
+            if not (least >= 0 and most <= 1):
+                raise ValueError(f"a reward is from 0 to 1, not {least:g} to {most:g}")
             return
         scores = None if answered is None else answered.answer.scores
         classes = math.inf if scores is None else scores.shape[1]
-        if (given != np.floor(given)).any() or given.min() < 0 or given.max() >= classes:
+        if least < 0 or most >= classes or (not whole and (given != np.floor(given)).any()):
             least_to_most = "from 0 on" if scores is None else f"from 0 to {classes - 1}"
             raise ValueError(f"with kind 'scores' what is true is the number of a class, {least_to_most}")
 
-    def _learn(
-        self,
-        now_ns: int,
-        answered: Answered,
-        fresh: Sequence[int],
-        asked: Mapping[str, Selected],
-        given: Array,
-        *,
-        rewards: bool,
-    ) -> None:
-        answer, inputs = answered.answer, {name: each[list(fresh)] for name, each in answered.inputs.items()}
+    def _learn(self, now_ns: int, answered: Answered, given: Array, *, rewards: bool) -> None:
+        """Learn from feedback for all rows of an answer."""
+        answer = answered.answer
+        asked = {member: each for member, each in answered.selected.items() if member in self.members}
         if rewards:
-            losses = self._losses_of_rewards(answer.prediction[list(fresh)], asked, given)
+            losses = self._losses_of_rewards(answer.prediction, asked, given)
+            own = (1 - given).tolist()
         else:
-            losses = {
-                member: self._output.losses(given, each.output)
+            outputs = {
+                member: each.output
                 for member, each in asked.items()
                 if each.output is not None and not each.missing
             }
+            outputs[""] = answer.prediction if answer.scores is None else answer.scores
+            losses = self._output.losses_of(given, outputs)
+            own = losses.pop("")
 
         def change(state: State) -> State:
             try:
-                if rewards:
+                if rewards or not self.keeps_inputs:
                     return self.policy.learn(state, losses, asked)
-                return self.policy.observe(state, inputs, given, asked)
+                return self.policy.observe(state, answered.inputs, given, asked)
             except Exception:
                 # Code of the operator's, which may raise anything.
                 self.counts["policy_failed"] += 1
                 return state
 
         self.contexts.update(now_ns, answered.context, change)
-        whole = answer.scores if answer.scores is not None else answer.prediction
-        own = (1 - given).tolist() if rewards else self._output.losses(given, whole[list(fresh)])
-        for name, each in {**losses, "": own}.items():
+        losses[""] = own
+        for name, each in losses.items():
             count, total = self.losses.get(name, (0, 0.0))
             self.losses[name] = (count + len(each), total + sum(each))
 
@@ -283,3 +287,17 @@ class Application:
                 agreed = self._output.agreeing(prediction, each.output)
                 found[member] = (1 - given[agreed]).tolist()
         return found
+
+
+def _rows_of(answered: Answered, rows: Sequence[int]) -> Answered:
+    """Return some rows of an answer, as copies."""
+    at = list(rows)
+    inputs = {name: each[at] for name, each in answered.inputs.items()}
+    selected = {
+        member: Selected(each.probability, None if each.output is None else each.output[at], each.missing)
+        for member, each in answered.selected.items()
+    }
+    whole = answered.answer
+    scores = None if whole.scores is None else whole.scores[at]
+    answer = Answer(whole.prediction[at], whole.confidence[at], scores)
+    return Answered(answered.context, inputs, selected, answer)

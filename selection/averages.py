@@ -11,6 +11,8 @@ from mainspring.selection.outputs import Array, Kind
 
 MOST_LABELS = 1_000
 """Different labels of a member that are counted."""
+MOST_WAITING = 32
+"""Outputs of a member that wait until they are added up together, which takes less time than one by one."""
 
 
 class Averages:
@@ -18,6 +20,7 @@ class Averages:
 
     def __init__(self, kind: Kind) -> None:
         self._kind = kind
+        self._waiting: dict[str, list[Array]] = {}
         self._rows: dict[str, int] = {}
         self._sums: dict[str, Array] = {}
         self._labels: dict[str, Counter[Any]] = {}
@@ -25,24 +28,44 @@ class Averages:
 
     def add(self, member: str, output: Array) -> None:
         """Take a member's output into its average, ``(rows, ...)``."""
+        waiting = self._waiting.get(member)
+        if waiting is None:
+            waiting = self._waiting[member] = []
+        waiting.append(output)
+        if len(waiting) >= MOST_WAITING:
+            self._add_up(member)
+
+    def _add_up(self, member: str) -> None:
+        """Take into a member's average what waits for it."""
+        waiting = self._waiting.pop(member, ())
         if self._kind == "label":
             counted = self._labels.setdefault(member, Counter())
-            self._dtypes[member] = output.dtype
-            for label in output.reshape(-1).tolist():
-                if label in counted or len(counted) < MOST_LABELS:
-                    counted[label] += 1
+            for output in waiting:
+                self._dtypes[member] = output.dtype
+                for label in output.reshape(-1).tolist():
+                    if label in counted or len(counted) < MOST_LABELS:
+                        counted[label] += 1
             return
-        added = output[0] if len(output) == 1 else output.sum(0, dtype=np.float64)
-        total = self._sums.get(member)
+        alike: list[Array] = []
+        for output in waiting:
+            if alike and alike[0].shape[1:] != output.shape[1:]:
+                # What it predicts has another shape from here on.
+                alike = []
+                self._sums.pop(member, None)
+            alike.append(output)
+        if not alike:
+            return
+        together = np.concatenate(alike)
+        added, total = together.sum(0, dtype=np.float64), self._sums.get(member)
         if total is None or total.shape != added.shape:
-            self._rows[member] = len(output)
-            self._sums[member] = np.array(added, np.float64)
+            self._rows[member], self._sums[member] = len(together), added
         else:
-            self._rows[member] += len(output)
+            self._rows[member] += len(together)
             total += added
 
     def of(self, member: str, rows: int) -> Array | None:
         """Return what stands in for a member's output of so many rows; None if it predicted nothing yet."""
+        self._add_up(member)
         if self._kind == "label":
             counted = self._labels.get(member)
             if not counted:
@@ -56,5 +79,5 @@ class Averages:
 
     def drop(self, member: str) -> None:
         """Forget a member."""
-        for kept in (self._rows, self._sums, self._labels, self._dtypes):
+        for kept in (self._waiting, self._rows, self._sums, self._labels, self._dtypes):
             kept.pop(member, None)

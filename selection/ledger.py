@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+
+import msgspec
 
 from mainspring.selection.outputs import Answer
 from mainspring.selection.policy import Inputs, Selected
 
 ENTRY_BYTES = 600
 """Bytes that an entry takes beside its arrays."""
+ARRAY_BYTES = 250
+"""Bytes that an array takes beside its elements."""
 
 
 class Feedback(StrEnum):
@@ -30,8 +33,12 @@ class Feedback(StrEnum):
     """Nothing was ever answered under this id, or it has no such row."""
 
 
-class Answered(NamedTuple):
-    """An answer that waits for feedback."""
+class Answered(msgspec.Struct, frozen=True, gc=False):
+    """An answer that waits for feedback.
+
+    Like all that the ledger keeps it is nothing that the garbage collector looks at: a hundred thousand of
+    them would hold up the gateway's loop each time.
+    """
 
     context: str | None
     inputs: Inputs
@@ -39,16 +46,13 @@ class Answered(NamedTuple):
     answer: Answer
 
 
-class _Entry:
-    __slots__ = ("answered", "at_ns", "judged", "size")
-
-    def __init__(self, answered: Answered, at_ns: int) -> None:
-        self.answered: Answered | None = answered
-        """None once all rows were judged."""
-        self.at_ns = at_ns
-        self.judged = bytearray(len(answered.answer.prediction))
-        """1 for each row for which there was feedback."""
-        self.size = ENTRY_BYTES + _bytes_of(answered)
+class _Entry(msgspec.Struct, gc=False):
+    answered: Answered | None
+    """None once all rows were judged."""
+    at_ns: int
+    judged: bytearray
+    """1 for each row for which there was feedback."""
+    size: int
 
 
 class Ledger:
@@ -77,7 +81,8 @@ class Ledger:
         """Keep an answer; return the id under which feedback finds it."""
         query_id = self._next
         self._next += 1
-        entry = _Entry(answered, now_ns)
+        judged = bytearray(len(answered.answer.prediction))
+        entry = _Entry(answered, now_ns, judged, ENTRY_BYTES + _bytes_of(answered))
         self._entries[query_id] = entry
         self.bytes += entry.size
         self.expire(now_ns)
@@ -154,8 +159,9 @@ class Ledger:
 
 
 def _bytes_of(answered: Answered) -> int:
+    """Return the bytes of an answer's arrays, with what each of them takes by itself."""
     arrays = [*answered.inputs.values(), answered.answer.prediction, answered.answer.confidence]
     arrays += [each.output for each in answered.selected.values() if each.output is not None]
     if answered.answer.scores is not None:
         arrays.append(answered.answer.scores)
-    return sum(each.nbytes for each in arrays)
+    return ARRAY_BYTES * len(arrays) + sum([each.nbytes for each in arrays])

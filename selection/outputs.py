@@ -7,9 +7,10 @@ The output of a member is an array, rows first: a score of each class, a label, 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Container, Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -20,7 +21,7 @@ Loss = Callable[[Array, Array], npt.ArrayLike]
 """Function of what is true and a member's output, both by row, to a loss in [0, 1] for each row."""
 
 
-class Answer(NamedTuple):
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """The answer of an application, by row."""
 
     prediction: Array
@@ -44,7 +45,8 @@ class Output:
         self.kind: Kind = kind
         self.tolerance = tolerance
         self.span = span
-        self._loss = self._named(loss or ("absolute" if kind == "value" else "zero_one"))
+        loss = loss or ("absolute" if kind == "value" else "zero_one")
+        self._loss, self._zero_one_of = self._named(loss), loss == "zero_one"
 
     def _named(self, loss: str) -> Loss:
         if ":" in loss:
@@ -72,6 +74,17 @@ class Output:
 
         Raises ValueError if the loss is the application's own, and one of them is not in [0, 1].
         """
+        return self.losses_of(truth, {"": output})[""]
+
+    def losses_of(self, truth: Array, outputs: Mapping[str, Array]) -> dict[str, list[float]]:
+        """Return for each row the loss of each output, all of the same rows; raises as `losses`."""
+        if self._zero_one_of and len({each.size for each in outputs.values()}) == 1:
+            together = np.concatenate([each.reshape(len(each), -1) for each in outputs.values()])
+            labels = self.labels(together).reshape(len(outputs), -1)
+            return dict(zip(outputs, (labels != truth).astype(np.float64).tolist(), strict=True))
+        return {member: self._checked(truth, output) for member, output in outputs.items()}
+
+    def _checked(self, truth: Array, output: Array) -> list[float]:
         found: list[float] = np.asarray(self._loss(truth, output), np.float64).reshape(-1).tolist()
         if len(found) != len(output) or not all(0 <= each <= 1 for each in found):
             raise ValueError(
@@ -83,7 +96,7 @@ class Output:
         self,
         outputs: Mapping[str, Array],
         weights: Mapping[str, float],
-        missing: Container[str] = (),
+        missing: Collection[str] = (),
         selected: int | None = None,
     ) -> Answer:
         """Return the weighted answer of members, each output ``(rows, ...)``.
@@ -94,14 +107,17 @@ class Output:
         """
         if not outputs:
             raise ValueError("no member has an output")
+        if len(outputs) == 1:
+            ((member, output),) = outputs.items()
+            return self._answer_of(output, member not in missing, selected or 1)
         total = sum(weights.values())
         shares = [weights[member] / total if total else 1 / len(outputs) for member in outputs]
-        own = [member not in missing for member in outputs]
         scores = None
         if self.kind == "scores":
             # One array of all members: its operations take less time than theirs.
-            stacked = np.array([each.reshape(len(each), -1) for each in outputs.values()], np.float64)
-            scores = (np.array(shares) @ stacked.reshape(len(stacked), -1)).reshape(stacked.shape[1:])
+            arrays = [*outputs.values()]
+            stacked = np.concatenate(arrays, dtype=np.float64).reshape(len(arrays), len(arrays[0]), -1)
+            scores = np.dot(shares, stacked.reshape(len(stacked), -1)).reshape(stacked.shape[1:])
             labels, prediction = stacked.argmax(2), scores.argmax(1)
         elif self.kind == "value":
             labels = np.array([self.labels(each) for each in outputs.values()], np.float64)
@@ -109,8 +125,18 @@ class Output:
         else:
             labels = np.array([self.labels(each) for each in outputs.values()])
             prediction = _voted(labels, shares)
-        agree = self._agree(prediction, labels if all(own) else labels[own])
-        return Answer(prediction, agree.sum(0) / (selected or len(outputs)), scores)
+        if missing:
+            labels = labels[[member not in missing for member in outputs]]
+        agree = self._agree(prediction, labels)
+        return Answer(prediction, np.add.reduce(agree, 0) / (selected or len(outputs)), scores)
+
+    def _answer_of(self, output: Array, own: bool, selected: int) -> Answer:
+        """Return the answer of one member alone; ``own`` is False if the output stands in for its own."""
+        found = self.labels(output)
+        scores = np.asarray(output.reshape(len(output), -1), np.float64) if self.kind == "scores" else None
+        if self.kind == "value":
+            found = np.asarray(found, np.float64)
+        return Answer(found, self._agree(found, found) * (own / selected), scores)
 
     def agreeing(self, prediction: Array, output: Array) -> Array:
         """Return for each row whether a member's output agrees with a prediction, ``(rows,)`` bool."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -21,7 +21,7 @@ State = Mapping[str, tuple[float, ...]]
 Inputs = Mapping[str, Array]
 
 
-class Selected(NamedTuple):
+class Selected(msgspec.Struct, frozen=True, gc=False):
     """A member that was asked."""
 
     probability: float
@@ -88,9 +88,11 @@ class Policy(ABC):
     def combine(self, state: State, inputs: Inputs, selected: Mapping[str, Selected]) -> Answer:
         """Return the answer of the members that have an output; raise ValueError if none has."""
         outputs = {name: each.output for name, each in selected.items() if each.output is not None}
+        missing = [name for name, each in selected.items() if each.missing]
         weights = self.weights(state, selected)
-        missing = {name for name, each in selected.items() if each.missing}
-        return self.output.combine(outputs, {name: weights[name] for name in outputs}, missing, len(selected))
+        if weights.keys() != outputs.keys():
+            weights = {name: weights[name] for name in outputs}
+        return self.output.combine(outputs, weights, missing, len(selected))
 
     def observe(self, state: State, inputs: Inputs, truth: Array, selected: Mapping[str, Selected]) -> State:
         """Return the state after feedback: ``truth`` has the label or value of each row.

@@ -97,7 +97,7 @@ FUNCTION_LINES = 50
 HOUSE = {
     "lines of the product": 138_700,
     "files of the product": 681,
-    "lines of the lab": 27_280,
+    "lines of the lab": 27_520,
     "files on the way of a request over ZeroMQ": 84,
     "files on the way of a request over HTTP": 86,
 }

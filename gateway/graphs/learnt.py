@@ -124,17 +124,21 @@ class LearntFlow(GraphFlow):
 
     def outputs(self) -> tuple[Frame, ...]:
         """Return prediction and confidence, and of scores their mean, for each row; raise `QueryFailed`."""
+        # What is kept until feedback comes is copied: a worker or a client may wait for its memory.
         found: dict[str, Array] = {}
         for source in self._graph.outputs[0][1]:
             array = self._flow.output_of(source)
             if array is not None and self._names[source.step] in self._selected:
-                found[self._names[source.step]] = array
+                found[self._names[source.step]] = array.copy()
         application, spec = self._application, self._application.spec
         if len(found) < min(spec.least, len(self._selected)):
             detail = f"{len(found)} of at least {spec.least} members of {spec.name!r} were in time"
             raise QueryFailed(Reason.BAD_OUTPUT, detail)
+        given = self._flow.given
+        if application.keeps_inputs:
+            given = {name: array.copy() for name, array in given.items()}
         try:
-            reply = application.combine(self._at_ns, self._flow.given, self._selected, found, self._context)
+            reply = application.combine(self._at_ns, given, self._selected, found, self._context)
         except ValueError as error:
             raise QueryFailed(Reason.BAD_OUTPUT, str(error)) from None
         self.learnt = Learnt(reply.query_id, tuple(found), reply.missing, sum(reply.default))
