@@ -61,6 +61,10 @@ class Flow(Protocol):
         """Return its shape, with the rows of each step that have not ended."""
 
     @property
+    def several(self) -> bool:
+        """Say whether it has more steps than one."""
+
+    @property
     def last(self) -> tuple[Dispatched, Output] | None:
         """Return what the last outputs came by; None if none have come."""
 
@@ -177,8 +181,10 @@ def cut(request: Pending, accepted: Accepted, given: tuple[Frame, ...], step: in
 
     ``accepted`` has all rows, ``given`` their inputs in the order of the model's.
     """
-    tensors = accepted.signature.at(accepted.sizes).spec.inputs
     most = accepted.signature.piece_rows
+    if accepted.rows <= most:
+        return [piece(request, accepted, given, step)]
+    tensors = accepted.signature.at(accepted.sizes).spec.inputs
     shapes = {rows: msgspec.structs.replace(accepted, rows=rows) for rows in (most, accepted.rows % most)}
     pieces = []
     for first in range(0, accepted.rows, most):
@@ -196,6 +202,7 @@ class Split:
 
     headers: tuple[TensorHeader, ...] = ()
     graph = ""
+    several = False
     best = True
     learnt: Learnt | None = None
 

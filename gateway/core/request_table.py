@@ -287,7 +287,7 @@ class RequestTable:
         if [each for each in query.pieces if each.kept is None]:
             return None
         outputs = query.flow.outputs()
-        if query_id is not None and len(query.flow.steps) > 1:
+        if query_id is not None and query.flow.several:
             # It may wait for steps that never came.
             effects.append(Withdraw(query_id))
         return outputs

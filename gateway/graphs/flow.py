@@ -166,11 +166,14 @@ class Flow:
         own = step.rows_of == place
         if own:
             self._counts[place] = self._count_own(step)
-        rows = np.arange(self._counts[step.rows_of])
+        count = self._counts[step.rows_of]
+        rows = np.arange(count)
         names = step.condition.names if step.condition is not None else frozenset()
         named = {name: self._named(name) for name in sorted(names)}
         for source in [*step.takes, *named.values(), *([step.length] if step.length else [])]:
-            rows = rows[np.isin(rows, self._lifted(source, step.rows_of))]
+            lifted = self._lifted(source, step.rows_of)
+            if len(lifted) < count:
+                rows = rows[np.isin(rows, lifted)]
         if step.condition is None or not len(rows):
             return rows
         tensors = {name: self._at(source, rows, step.rows_of) for name, source in named.items()}

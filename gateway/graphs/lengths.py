@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from mainspring.gateway.core.effects import Accepted
 from mainspring.gateway.core.validation import Signature
 
 Array = npt.NDArray[Any]
@@ -51,6 +52,8 @@ class Expected:
     def __init__(self, models: Sequence[Signature]) -> None:
         self._symbols = [model.spec.symbols for model in models]
         self._per_byte: dict[int, list[float]] = {}
+        self.accepted: dict[tuple[Any, ...], Accepted] = {}
+        """What models said to a step's rows, by the step and the shapes of what it takes."""
         self.shares: dict[int, float] = {}
         """Rows of a step for each row of a request, in the mean, of each step that was decided."""
 

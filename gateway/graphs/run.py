@@ -28,6 +28,9 @@ from mainspring.messages.model import FOUND_BYTES, ModelSpec, TensorSpec
 from mainspring.messages.peers import Output, Rejected, TensorHeader
 from mainspring.messages.queries import Chosen, QueryStep
 
+_REMEMBERED = 1_000
+"""Shapes of what steps take, of which a graph remembers what models said to them."""
+
 
 class _Outlook(NamedTuple):
     """What is expected of a step."""
@@ -70,9 +73,12 @@ class GraphFlow:
         self._row_bytes = row_bytes(arrays)
         self._order: dict[int, npt.NDArray[np.intp]] = {}
         """The rows of each step that run in another order than the request's, by length."""
+        self._laid: dict[tuple[int, str, int], tuple[Array, Array, Frame]] = {}
+        """Inputs of steps as they were laid out, by the array's id."""
         self._open: dict[int, list[Pending]] = {}
         """The pieces of each step that has begun and not ended."""
         self.graph = graph.spec.name
+        self.several = len(graph.steps) > 1
         self._began: dict[int, int] = {}
         """Rows of each step that has begun."""
         self.last: tuple[Dispatched, Output] | None = None
@@ -227,15 +233,14 @@ class GraphFlow:
 
     def timing(self) -> tuple[StepTiming, ...]:
         """Return where the time went, step by step, once no piece is without an end."""
-        none = [StepTiming(each.spec.name) for each in self._graph.steps]
-        found = [self._times.get(index, each) for index, each in enumerate(none)]
-        missing = self._flow.missing
-        return tuple(
-            [
-                msgspec.structs.replace(each, missing=index in missing, model=self._model_of(index))
-                for index, each in enumerate(found)
-            ]
-        )
+        found = []
+        for index, step in enumerate(self._graph.steps):
+            timing = self._times.get(index) or StepTiming(step.spec.name)
+            missing, model = index in self._flow.missing, self._model_of(index)
+            if missing or model:
+                timing = msgspec.structs.replace(timing, missing=missing, model=model)
+            found.append(timing)
+        return tuple(found)
 
     def outputs(self) -> tuple[Frame, ...]:
         """Return every output, once no piece is without an end; raise as `begin`."""
@@ -306,19 +311,36 @@ class GraphFlow:
 
     def _cut(self, step: int, signature: Signature, given: Sequence[Array], count: int) -> list[Pending]:
         """Return the pieces of so many rows of a step, whose inputs are there."""
-        arrays = [_laid(signature.spec, *each) for each in zip(signature.spec.inputs, given, strict=True)]
-        frames = tuple([frame_of(array) for array in arrays])
-        try:
-            accepted = _accepted(signature, arrays, frames, min(count, signature.piece_rows), count)
-        except BadRequest as error:
-            raise QueryFailed(error.reason, self._named(step, error.detail)) from None
-        own = msgspec.structs.replace(
-            accepted,
-            model=self._chosen.get(step, accepted.model),
-            rows=count,
-            priority=self._request.accepted.priority,
-        )
-        return cut(self._request, own, frames, step)
+        arrays, frames = [], []
+        for tensor, array in zip(signature.spec.inputs, given, strict=True):
+            laid, frame = self._laid_once(signature.spec, tensor, array)
+            arrays.append(laid)
+            frames.append(frame)
+        key = (step, count, *[array.shape for array in arrays])
+        accepted = self._expected.accepted.get(key)
+        if accepted is None:
+            try:
+                accepted = _accepted(signature, arrays, frames, min(count, signature.piece_rows), count)
+            except BadRequest as error:
+                raise QueryFailed(error.reason, self._named(step, error.detail)) from None
+            accepted = msgspec.structs.replace(accepted, rows=count)
+            if len(self._expected.accepted) >= _REMEMBERED:
+                self._expected.accepted.clear()
+            self._expected.accepted[key] = accepted
+        model, priority = self._chosen.get(step, accepted.model), self._request.accepted.priority
+        if (accepted.model, accepted.priority) != (model, priority):
+            accepted = msgspec.structs.replace(accepted, model=model, priority=priority)
+        return cut(self._request, accepted, tuple(frames), step)
+
+    def _laid_once(self, spec: ModelSpec, tensor: TensorSpec, array: Array) -> tuple[Array, Frame]:
+        """Return a step's input as its clients lay it out, and its bytes, once for all steps that take it."""
+        key = (id(array), tensor.dtype, 0 if spec.whole else tensor.rows_axis)
+        known = self._laid.get(key)
+        if known is None:
+            laid = _laid(spec, tensor, array)
+            # The array is kept, too, since no other one may have its id meanwhile.
+            known = self._laid[key] = array, laid, frame_of(laid)
+        return known[1:]
 
 
 def _mean_sizes(pieces: Sequence[Pending]) -> list[float] | None:
