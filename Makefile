@@ -22,7 +22,7 @@ MINUTES ?= 10
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lock native wheel demo fuzz garbage schemathesis openai lint types chart hosts ray docs suites wild triton-clients pipelines clean
-.PHONY: test test-rest test-all test-unit test-cluster test-codegen test-browser test-lab
+.PHONY: test test-rest test-all test-unit test-cluster test-codegen test-patient test-lab
 .PHONY: bench bench-path bench-scale bench-secure bench-shards bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-embeddings bench-compile bench-stock bench-mixed first-request bench-triton bench-repository
 .PHONY: bench-instructions bench-selection
@@ -111,8 +111,8 @@ test-cluster: $(STAMP) native ## Run the tests with real processes and sockets
 test-codegen: $(STAMP) $(ASSEMBLES) $(RENDERS) native ## Run what computes much: emulator, TVM, zoo, compiled cores, long simulations
 	$(BIN)/python -m tests.run codegen
 
-test-browser: $(STAMP) native ## Run the tests of the console's page in a browser
-	$(BIN)/python -m tests.run browser
+test-patient: $(STAMP) $(ASSEMBLES) $(RENDERS) native ## Run the tests that wait: pages in a browser, processes that compile
+	$(BIN)/python -m tests.run patient
 
 test-lab: $(STAMP) native ## Run the tests of live experiments, benchmarks and the check of a GPU
 	$(BIN)/python -m tests.run lab

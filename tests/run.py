@@ -3,7 +3,7 @@
 * ``quick`` (`make test`): lint and types, beside them the unit tests on all cores; then the heart of the tier
   *cluster*, alone. Nothing needs to be compiled for it: the pure cores run as Python.
 * ``rest`` (`make test-rest`): what is left. What keeps real time runs one after the other: cluster and lab.
-  Beside that run browser, whose tests wait for what a page shows, however long it takes (niceness 10), and
+  Beside that run patient, whose tests wait for states, however long it takes (niceness 10), and
   codegen, which only computes, on the time that is left over of all cores (SCHED_IDLE). Last, on all cores,
   run the unit tests again that run compiled code (`tests.tiers.COMPILED`), with the compiled cores; their
   property tests draw all examples only here.
@@ -90,7 +90,7 @@ HEART = Part("heart", ("--tier=heart",), True)
 CODEGEN = Part("codegen", ("--tier=codegen", *ON_ALL_CORES, "--timeout", str(IDLE_TIMEOUT_S)))
 COMPILED = Part("compiled", ("--tier=compiled", *ON_ALL_CORES))
 WAITING = (Part("cluster", ("--tier=cluster", "--not-heart")), tier("lab"))
-BROWSER = tier("browser")
+PATIENT = tier("patient")
 
 
 def run(part: Part) -> int:
@@ -156,13 +156,13 @@ def quick() -> int:
 
 def rest() -> int:
     """Run all that `make test` leaves out; return the exit code."""
-    print("codegen and browser run beside what follows", flush=True)
-    for part in (CODEGEN, BROWSER):
+    print("codegen and patient run beside what follows", flush=True)
+    for part in (CODEGEN, PATIENT):
         part.kept.unlink(missing_ok=True)
     with beside("codegen", CODEGEN.command, let_idle) as computing:
-        with beside("browser", BROWSER.command, let_follow) as browsing:
+        with beside("patient", PATIENT.command, let_follow) as waiting:
             codes = {part: run(part) for part in WAITING}
-        codes |= {BROWSER: browsing.returncode, COMPILED: run(COMPILED)}
+        codes |= {PATIENT: waiting.returncode, COMPILED: run(COMPILED)}
     return settle({**codes, CODEGEN: computing.returncode})
 
 

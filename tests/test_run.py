@@ -81,19 +81,19 @@ def test_what_runs_beside_is_shown_whole_and_counts(
 STANDS_IN = """
 import os, sys
 print(sys.argv[1], os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0) == os.SCHED_IDLE)
-sys.exit({"--tier=browser": BROWSER, "--tier=codegen": CODEGEN}[sys.argv[1]])
+sys.exit({"--tier=patient": PATIENT, "--tier=codegen": CODEGEN}[sys.argv[1]])
 """
 
 
-@pytest.mark.parametrize(("browser", "codegen"), [(0, 0), (3, 0), (0, 4)])
+@pytest.mark.parametrize(("patient", "codegen"), [(0, 0), (3, 0), (0, 4)])
 def test_what_runs_beside_real_time_comes_after_it_and_counts(
     project: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-    browser: int,
+    patient: int,
     codegen: int,
 ) -> None:
-    program = STANDS_IN.replace("BROWSER", str(browser)).replace("CODEGEN", str(codegen))
+    program = STANDS_IN.replace("PATIENT", str(patient)).replace("CODEGEN", str(codegen))
     monkeypatch.setattr(run, "PYTEST", (sys.executable, "-c", program))
     ran: list[str] = []
 
@@ -102,12 +102,12 @@ def test_what_runs_beside_real_time_comes_after_it_and_counts(
         return 0
 
     monkeypatch.setattr(run, "run", note)
-    assert run.rest() == browser + codegen
+    assert run.rest() == patient + codegen
     assert ran == ["cluster", "lab", "compiled"]
     said = capfd.readouterr().out
     niceness = os.getpriority(os.PRIO_PROCESS, 0)
     # Where this test runs on idle time itself, so does what it starts.
-    assert f"--tier=browser {max(niceness, 10)} {os.sched_getscheduler(0) == os.SCHED_IDLE}" in said
+    assert f"--tier=patient {max(niceness, 10)} {os.sched_getscheduler(0) == os.SCHED_IDLE}" in said
     assert f"--tier=codegen {niceness} True" in said
 
 
@@ -119,7 +119,7 @@ def test_a_tier_is_found_by_its_name_though_a_folder_has_the_same() -> None:
 
 def test_an_unknown_tier_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main(["all"]) == 2
-    assert "quick|rest|unit|cluster|codegen|browser|lab" in capsys.readouterr().err
+    assert "quick|rest|unit|cluster|codegen|patient|lab" in capsys.readouterr().err
 
 
 def test_a_tier_that_a_signal_ended_has_failed(
