@@ -24,6 +24,7 @@ from mainspring.client.memory import MEMORY_BYTES
 from mainspring.client.requests import MAX_UNREAD_BYTES, Call
 from mainspring.client.result import InferResult
 from mainspring.client.sequences import AsyncSequence, Places
+from mainspring.messages.applications import ApplicationReport
 from mainspring.messages.clients import ServedGraph
 from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.model import ModelSpec
@@ -198,6 +199,10 @@ class AsyncClient(OfOneProcess):
     async def graphs(self) -> tuple[ServedGraph, ...]:
         """Return the graphs that are served; see `Client.graphs`."""
         return await asyncio.to_thread(self._client.graphs)
+
+    async def applications(self) -> tuple[ApplicationReport, ...]:
+        """Return what was learnt of applications; see `Client.applications`."""
+        return await asyncio.to_thread(self._client.applications)
 
     async def set_max_queue_size(self, name: str, size: int | None) -> None:
         """Bound a model's queue; see `Client.set_max_queue_size`."""

@@ -460,6 +460,8 @@ def _outcome(message: object, frames: list[Any], call: Call, now_ns: int) -> obj
             return message.models
         case clients.GraphList():
             return message.graphs
+        case clients.ApplicationList():
+            return message.applications
         case clients.StatusReply():
             return message.status
         case clients.Observed():

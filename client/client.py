@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from mainspring.client.address import gateway_address
+from mainspring.client.applications import ApplicationCalls
 from mainspring.client.catalog import InputTypes, Models
 from mainspring.client.channel import Channel, PerProcess
 from mainspring.client.deadlines import AnyDeadline, Deadline, deadline_of, slo_nanoseconds, within
@@ -80,7 +81,7 @@ class _Link(NamedTuple):
     memory: ClientMemory
 
 
-class Client(OfOneProcess):
+class Client(ApplicationCalls, OfOneProcess):
     """A client of one gateway.
 
     ```python
@@ -298,26 +299,6 @@ class Client(OfOneProcess):
             except ConfigError as error:
                 raise InvalidRequest(str(error), Reason.BAD_INPUT) from None
         self._exchange(clients.AddGraph(self._channel.next_key(), graph, check))
-
-    def observe(
-        self,
-        application: str,
-        query_id: int,
-        truth: Ordered[int | float | str] = (),
-        *,
-        rewards: Ordered[float] = (),
-        rows: Ordered[int] = (),
-    ) -> clients.Observed:
-        """Tell an application what came true of an answer, by the ``query_id`` of its ``timing.learnt``.
-
-        ``truth`` has the class, label or value of each of ``rows``, by default the first ones on; or
-        ``rewards`` how good the answer was, from 0 to 1. Returns what became of the rows. Raises
-        `InvalidRequest`, which names what is wrong.
-        """
-        told = tuple(truth), tuple(rewards), tuple(rows)
-        message = clients.Observe(self._channel.next_key(), application, query_id, *told)
-        found: clients.Observed = self._exchange(message)
-        return found
 
     def remove_graph(self, name: str) -> None:
         """Serve a graph no more. Raises `InvalidRequest` if there is none of this name."""

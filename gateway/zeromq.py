@@ -204,6 +204,9 @@ class ZeroMqFrontEnd:
                 self._list_models(connection, message.key)
             case clients.ListGraphs():
                 self._list_graphs(connection, message.key)
+            case clients.ListApplications():
+                found = tuple(self._driver.catalog.graphs.reports(self._sees(connection)))
+                self._send(connection.peer, encode(clients.ApplicationList(message.key, found)))
             case (
                 clients.AddModel()
                 | clients.RemoveModel()
@@ -260,7 +263,9 @@ class ZeroMqFrontEnd:
                 return check(shown, name, now_ns, administers=True)
             case clients.Scale():
                 return check(shown, EVERYTHING, now_ns, administers=True)
-            case clients.ListModels() | clients.ListGraphs() | clients.GetStatus():
+            case (
+                clients.ListModels() | clients.ListGraphs() | clients.ListApplications() | clients.GetStatus()
+            ):
                 return check(shown, None, now_ns)
             case _:
                 return None
@@ -280,13 +285,17 @@ class ZeroMqFrontEnd:
         reply = models if alone is None else ErrorReply(key, Reason.CONTROLLER_UNREACHABLE, alone)
         self._send(connection.peer, encode(reply))
 
-    def _list_graphs(self, connection: Connection, key: int) -> None:
+    def _sees(self, connection: Connection) -> Callable[[str], bool]:
+        """Return whether a model of a name may be listed for a client."""
         gate, shown = self._driver.gate, self._shown.get(connection.peer, NOTHING)
-        graphs = self._driver.catalog.graphs
+        return lambda name: not gate.closed or gate.may_see(shown, name)
+
+    def _list_graphs(self, connection: Connection, key: int) -> None:
+        sees, graphs = self._sees(connection), self._driver.catalog.graphs
         found = [
             clients.ServedGraph(spec, graphs.fault(name))
             for name, spec in sorted(graphs.specs.items())
-            if not gate.closed or gate.may_see(shown, name)
+            if sees(name)
         ]
         self._send(connection.peer, encode(clients.GraphList(key, tuple(found))))
 

@@ -51,6 +51,58 @@ class ApplicationSpec(
     """Fewest members that an answer is made of."""
 
 
+class MemberReport(msgspec.Struct, frozen=True):
+    """A member of an application as one gateway knows it."""
+
+    member: str
+    weight: float = 0.0
+    """Its share of the weights without a context, 0 to 1; 0 of one that is left out."""
+    loss: float | None = None
+    """The mean of its losses, 0 to 1; None while no feedback was about it."""
+    judged: int = 0
+    """Rows that these are of."""
+    asked: int = 0
+    """Requests for which it was selected."""
+    missing: int = 0
+    """Number of those that were answered without it."""
+    fault: str = ""
+    """Reason why it is left out; empty if it is not."""
+
+
+class ApplicationReport(msgspec.Struct, frozen=True):
+    """An application, and what one gateway has learnt and counted of it."""
+
+    spec: ApplicationSpec
+    members: tuple[MemberReport, ...]
+    fault: str = ""
+    """Reason why requests for it are refused now; empty if they are not."""
+    requests: int = 0
+    rows: int = 0
+    """Rows that were answered."""
+    defaults: int = 0
+    """Number of rows that have the default."""
+    missing: int = 0
+    """Predictions that an average stood in for."""
+    confidence: float | None = None
+    """The mean of all rows' confidences; None before the first."""
+    loss: float | None = None
+    """The mean loss of its answers."""
+    judged: int = 0
+    regret: float = 0.0
+    """Sum of its answers' losses, less that of the best member's, as if this one had answered all."""
+    joined: int = 0
+    """Rows of feedback that was learnt from."""
+    late: int = 0
+    duplicate: int = 0
+    unknown: int = 0
+    policy_failed: int = 0
+    """Calls of the policy that raised."""
+    contexts: int = 0
+    """Contexts with a state in memory."""
+    waiting: int = 0
+    """Answers that are kept for feedback."""
+
+
 def member_name(member: str) -> str:
     """Return a member's name without its version: a new version keeps what was learnt."""
     name, colon, version = member.rpartition(":")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from mainspring.messages.applications import ApplicationReport
 from mainspring.messages.codes import Reason
 from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.model import ModelSpec
@@ -386,6 +387,19 @@ class GraphList(msgspec.Struct, frozen=True, tag="graph_list"):
     graphs: tuple[ServedGraph, ...]
 
 
+class ListApplications(msgspec.Struct, frozen=True, tag="list_applications"):
+    """Ask for the applications, and what this gateway has learnt of them."""
+
+    key: int
+
+
+class ApplicationList(msgspec.Struct, frozen=True, tag="application_list"):
+    """The applications, by name."""
+
+    key: int
+    applications: tuple[ApplicationReport, ...]
+
+
 class GetStatus(msgspec.Struct, frozen=True, tag="get_status"):
     """Ask for the state of the cluster."""
 
@@ -425,6 +439,7 @@ FromClient = (
     | Observe
     | RemoveGraph
     | ListGraphs
+    | ListApplications
     | GetStatus
 )
 ToClient = (
@@ -438,6 +453,7 @@ ToClient = (
     | ErrorReply
     | ModelList
     | GraphList
+    | ApplicationList
     | StatusReply
     | Observed
     | Done

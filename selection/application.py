@@ -70,6 +70,12 @@ class Application:
         self.counts: Counter[str] = Counter()
         """``requests``, ``missing``, ``defaults`` (rows), ``policy_failed``, and rows of feedback by what
         became of them (`Feedback`)."""
+        self.asked: Counter[str] = Counter()
+        """Requests that each member was selected for."""
+        self.lacked: Counter[str] = Counter()
+        """Number of those that were answered without it."""
+        self.confidence = (0, 0.0)
+        """Rows that were answered, and the sum of their confidences."""
         self.losses: dict[str, tuple[int, float]] = {}
         """Rows that each member, and the whole (``""``), was judged by, and the sum of their losses."""
 
@@ -82,6 +88,7 @@ class Application:
         """
         found = Application(spec, self._bounds)
         found.counts, found.ledger = self.counts, self.ledger
+        found.asked, found.lacked, found.confidence = self.asked, self.lacked, self.confidence
         if (spec.output, spec.kind) != (self.spec.output, self.spec.kind):
             self.ledger.clear()
             return found
@@ -111,12 +118,15 @@ class Application:
         try:
             chosen = self.policy.select(state, inputs, generator, context)
             if chosen and chosen.keys() <= self.members.keys():
+                self.asked.update(chosen.keys())
                 return chosen
         except Exception:
             # Code of the operator's, which may raise anything.
             pass
         self.counts["policy_failed"] += 1
-        return {next(iter(self.members)): 1.0}
+        first = next(iter(self.members))
+        self.asked[first] += 1
+        return {first: 1.0}
 
     def _check(self, context: str) -> None:
         if not self.spec.context:
@@ -164,6 +174,9 @@ class Application:
             self.counts["defaults"] += sum(low)
         if missing:
             self.counts["missing"] += len(missing)
+            self.lacked.update(missing)
+        answered_rows, sure = self.confidence
+        self.confidence = answered_rows + rows, sure + float(answer.confidence.sum())
         return Reply(query_id, answer, missing, low)
 
     def _combined(self, state: State, inputs: Inputs, asked: Mapping[str, Selected]) -> Answer:

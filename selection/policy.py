@@ -85,6 +85,10 @@ class Policy(ABC):
         """Return how much each selected member's prediction counts; they need not add up to 1."""
         return dict.fromkeys(selected, 1.0)
 
+    def shares(self, state: State) -> Mapping[str, float]:
+        """Return each member's share of the weights, for people to see; they add up to 1."""
+        return dict.fromkeys(self.members, 1 / len(self.members))
+
     def combine(self, state: State, inputs: Inputs, selected: Mapping[str, Selected]) -> Answer:
         """Return the answer of the members that have an output; raise ValueError if none has."""
         outputs = {name: each.output for name, each in selected.items() if each.output is not None}

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import msgspec
 import numpy as np
 
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.graphs.checking import GraphError
-from mainspring.messages.applications import ApplicationSpec
+from mainspring.messages.applications import ApplicationReport, ApplicationSpec
 from mainspring.messages.clients import Observe
 from mainspring.messages.codes import Reason
 from mainspring.selection.application import Application, Bounds
 from mainspring.selection.ledger import Feedback
+from mainspring.selection.report import report
 
 
 class MembersGone(GraphError):
@@ -74,6 +75,14 @@ class Applications:
         if found is None:
             raise BadRequest(Reason.BAD_INPUT, f"{name!r} is not an application: it learns nothing")
         return found
+
+    def report(self, spec: ApplicationSpec, fault: str, is_gone: Callable[[str], bool]) -> ApplicationReport:
+        """Return what was learnt and counted; ``fault``: why requests are refused, if they are.
+
+        ``is_gone`` says of a member that it was removed.
+        """
+        gone = {each: f"model {each!r} is not served" for each in spec.members if is_gone(each)}
+        return report(spec, self._kept.get(spec.name), fault, gone)
 
     def observe(self, now_ns: int, message: Observe) -> list[Feedback]:
         """Learn what came true of an answer; return what became of the feedback for each row.

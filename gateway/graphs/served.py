@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from mainspring.gateway.core.requests import Pending
-from mainspring.gateway.core.validation import BadRequest, Signature
+from mainspring.gateway.core.validation import BadRequest, Signature, shorten
 from mainspring.gateway.graphs import learnt
 from mainspring.gateway.graphs.applications import Applications, MembersGone
 from mainspring.gateway.graphs.checking import Graph, GraphError, check_graph
@@ -18,6 +18,8 @@ from mainspring.gateway.graphs.families import Members, as_graph, members_of
 from mainspring.gateway.graphs.lengths import Expected
 from mainspring.gateway.graphs.run import GraphFlow
 from mainspring.gateway.graphs.texts import TOKENS, TextForm, behind_tokenizer, text_form
+from mainspring.messages.applications import ApplicationReport
+from mainspring.messages.choices import did_you_mean
 from mainspring.messages.codes import Reason
 from mainspring.messages.graphs import GraphSpec, graph_fault
 from mainspring.messages.model import ModelSpec, OpenDim, Symbol, TensorSpec, Term
@@ -231,6 +233,20 @@ class Graphs:
         except BadRequest as error:
             return error.reason is Reason.UNKNOWN_MODEL
         return False
+
+    def report(self, name: str) -> ApplicationReport:
+        """Return what was learnt and counted of an application; raise `BadRequest` if there is none."""
+        known = [each for each, spec in self.specs.items() if spec.application is not None]
+        if name not in known:
+            near = did_you_mean(name, known)
+            raise BadRequest(Reason.UNKNOWN_MODEL, f"there is no application {shorten(name)}{near}")
+        return next(self.reports(lambda each: each == name))
+
+    def reports(self, sees: Callable[[str], bool] = lambda _name: True) -> Iterator[ApplicationReport]:
+        """Yield what was learnt and counted of each application whose name passes ``sees``, by name."""
+        for name, spec in sorted(self.specs.items()):
+            if spec.application is not None and sees(name):
+                yield self.applications.report(spec.application, self.fault(name), self._gone)
 
     def _family(self, family: GraphSpec) -> tuple[Members, Signature]:
         """Return a family's members and their common signature; raise `GraphError`."""

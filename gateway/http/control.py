@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from time import monotonic_ns
 from typing import Any
 
 import msgspec
@@ -25,7 +24,6 @@ from mainspring.gateway.oip.parameters import version_of
 from mainspring.gateway.repository import ModelRepository, index_of
 from mainspring.gateway.services import Services, change_log, log_settings
 from mainspring.gateway.statistics_report import StatisticsReport
-from mainspring.messages.clients import ErrorReply, Observe
 from mainspring.messages.codes import Reason
 from mainspring.transport.tokens import from_header
 
@@ -40,34 +38,6 @@ class Change(msgspec.Struct):
     """The way to load or unload a model."""
 
     parameters: dict[str, Any] = {}
-
-
-Truth = int | float | str
-
-
-class Feedback(msgspec.Struct):
-    """What came true of an application's answer, for one row or several."""
-
-    query_id: int
-    """The parameter of this name in the answer."""
-    y: Truth | list[Truth] | None = None
-    """Number of the class, label or value."""
-    reward: float | list[float] | None = None
-    """In place of ``y``: how good the answer was, from 0 to 1."""
-    rows: list[int] = []
-    """The rows that it is about; without any the first ones."""
-
-
-class FeedbackReport(msgspec.Struct):
-    """What became of feedback, in rows."""
-
-    joined: int
-    late: int
-    """The answer is not kept any more."""
-    duplicate: int
-    """There was feedback before."""
-    unknown: int
-    """This gateway never gave such an answer."""
 
 
 class Control:
@@ -133,16 +103,6 @@ class Control:
         versions = [version_of(version[0])] if version else catalog.versions(name) or [None]
         specs = [catalog.resolve(name, each).spec for each in versions]
         exchange.reply_json(StatisticsReport([self._services.statistics.of(spec) for spec in specs]))
-
-    def observe(self, exchange: Exchange) -> None:
-        """Have an application learn what came true of an answer."""
-        given = exchange.decoded(Feedback)
-        feedback = _each(given.y), _each(given.reward), tuple(given.rows)
-        message = Observe(0, exchange.arguments[0], given.query_id, *feedback)
-        told = self._driver.catalog.observe(monotonic_ns(), message)
-        if isinstance(told, ErrorReply):
-            raise BadRequest(told.reason, told.detail)
-        exchange.reply_json(FeedbackReport(told.joined, told.late, told.duplicate, told.unknown))
 
     # --- tracing and logging ---
 
@@ -230,10 +190,3 @@ class Control:
             task.add_done_callback(self._tasks.discard)
 
         return begin
-
-
-def _each(given: Any) -> tuple[Any, ...]:
-    """Return what was given of one row, or of several, as of several."""
-    if given is None:
-        return ()
-    return tuple(given) if isinstance(given, list) else (given,)

@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from mainspring.gateway.http.control import Change, Feedback, FeedbackReport, IndexRequest
+from mainspring.gateway.http.applications import Feedback, FeedbackReport
+from mainspring.gateway.http.control import Change, IndexRequest
 from mainspring.gateway.http.exchange import Exchange, Handler
 from mainspring.gateway.http.openai import EmbeddingsRequest, RerankRequest
 from mainspring.gateway.http.shared_memory import Registration
@@ -20,6 +21,7 @@ from mainspring.gateway.oip.json_data import InferRequest, InferResponse
 from mainspring.gateway.oip.metadata import Live, ModelMetadata, ModelReady, Ready, ServerMetadata
 from mainspring.gateway.regions import RegionStatus
 from mainspring.gateway.statistics_report import StatisticsReport
+from mainspring.messages.applications import ApplicationReport, ApplicationSpec
 from mainspring.messages.repository import IndexEntry
 
 Json = dict[str, Any]
@@ -35,7 +37,7 @@ EXAMPLE: Json = {
 _OBJECTS = (
     *(ErrorBody, Live, Ready, ModelReady, ServerMetadata, ModelMetadata, StatisticsReport),
     *(IndexRequest, IndexEntry, Change, Registration, RegionStatus, InferRequest, InferResponse),
-    *(EmbeddingsRequest, RerankRequest, Feedback, FeedbackReport),
+    *(EmbeddingsRequest, RerankRequest, Feedback, FeedbackReport, ApplicationReport, ApplicationSpec),
 )
 
 
@@ -46,6 +48,7 @@ def _schemas() -> dict[str, Json]:
     found["InferRequest"]["examples"] = [EXAMPLE]
     found["Index"] = {"type": "array", "items": {"$ref": REFERENCE.format(name="IndexEntry")}}
     found["Regions"] = {"type": "array", "items": {"$ref": REFERENCE.format(name="RegionStatus")}}
+    found["Applications"] = {"type": "array", "items": {"$ref": REFERENCE.format(name="ApplicationReport")}}
     found["Object"] = {"type": "object", "additionalProperties": True}
     found["List"] = {"type": "array"}
     return found
@@ -117,17 +120,7 @@ def _paths() -> Json:
         },
         **_models("/v2/models/{model}", ""),
         **_models("/v2/models/{model}/versions/{version}", "OfVersion"),
-        "/v2/models/{model}/observe": {
-            "post": _operation(
-                "observe",
-                "Say what came true of an application's answer",
-                "FeedbackReport",
-                (404, 415),
-                "Feedback",
-                required=True,
-            ),
-            "parameters": _path_parameters("/v2/models/{model}/observe"),
-        },
+        **_applications(),
         "/v2/repository/index": {
             "post": _operation("index", "Models that could be served", "Index", body="IndexRequest")
         },
@@ -139,6 +132,27 @@ def _paths() -> Json:
         path = f"/v2/repository/models/{{model}}/{change}"
         paths[path] = {"post": operation, "parameters": _path_parameters(path)}
     return {**paths, **_texts(), **_settings(), **_memory("system"), **_memory("cuda")}
+
+
+def _applications() -> Json:
+    told = "Say what came true of an application's answer"
+    observe = _operation("observe", told, "FeedbackReport", (404, 415), "Feedback", required=True)
+    put = _operation(
+        "putApplication", "Serve it", "ApplicationReport", (415,), "ApplicationSpec", required=True
+    )
+    found: Json = {
+        "/v2/models/{model}/observe": {"post": observe},
+        "/v2/applications": {"get": _operation("applications", "What was learnt", "Applications")},
+        "/v2/applications/{model}": {
+            "get": _operation("application", "What was learnt of one", "ApplicationReport", (404,)),
+            "put": put,
+            "delete": _operation("removeApplication", "Serve it no more", "Object", (404,)),
+        },
+    }
+    for path, item in found.items():
+        if "{model}" in path:
+            item["parameters"] = _path_parameters(path)
+    return found
 
 
 def _texts() -> Json:

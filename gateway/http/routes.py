@@ -11,6 +11,7 @@ from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from mainspring.gateway.config import Group
+from mainspring.gateway.http.applications import ApplicationRoutes
 from mainspring.gateway.http.control import Control
 from mainspring.gateway.http.exchange import Handler
 from mainspring.gateway.http.infer import Inference
@@ -30,7 +31,7 @@ class Route(NamedTuple):
     pattern: str
     handlers: Mapping[bytes, Handler]
     administers: bool = False
-    """True if a POST there changes what is served."""
+    """True if anything but a GET there changes what is served."""
     open: bool = False
     """True if it is there for clients without a token too."""
     guarded: bool = False
@@ -96,14 +97,20 @@ def _fit(pattern: tuple[str, ...], segments: list[bytes]) -> tuple[str, ...] | N
     return tuple(arguments)
 
 
-GET, POST = b"GET", b"POST"
+GET, POST, PUT, DELETE = b"GET", b"POST", b"PUT", b"DELETE"
 MODEL = "/v2/models/{model}"
 VERSION = f"{MODEL}/versions/{{version}}"
 REPOSITORY = "/v2/repository"
 
 
 def routes(
-    control: Control, inference: Inference, shared: SharedMemory, texts: Texts, *, docs: bool = False
+    control: Control,
+    inference: Inference,
+    shared: SharedMemory,
+    texts: Texts,
+    applications: ApplicationRoutes,
+    *,
+    docs: bool = False,
 ) -> Routes:
     """Return all routes with their handlers; ``docs``: that of the page to try models, too."""
     load, unload = control.in_task(control.load), control.in_task(control.unload)
@@ -115,7 +122,7 @@ def routes(
             Route("/openapi.json", {GET: describe}, open=True),
             Route("/v2/models/stats", {GET: control.in_task(control.all_statistics)}, group=Group.STATISTICS),
             *_of_models(control, inference),
-            Route(f"{MODEL}/observe", {POST: control.observe}, guarded=True, group=Group.INFERENCE),
+            *_of_applications(control, applications),
             Route("/v1/models", {GET: texts.models}, group=Group.METADATA),
             Route("/v1/models/{model}", {GET: texts.model}, group=Group.METADATA),
             Route("/v1/embeddings", {POST: texts.embeddings}, group=Group.INFERENCE),
@@ -148,6 +155,15 @@ def _of_models(control: Control, inference: Inference) -> list[Route]:
             Route(f"{base}/stats", {GET: control.model_statistics}, group=Group.STATISTICS),
         ]
     return found
+
+
+def _of_applications(control: Control, routes: ApplicationRoutes) -> list[Route]:
+    change: dict[bytes, Handler] = {PUT: control.in_task(routes.put), DELETE: control.in_task(routes.remove)}
+    return [
+        Route(f"{MODEL}/observe", {POST: routes.observe}, guarded=True, group=Group.INFERENCE),
+        Route("/v2/applications", {GET: routes.all}, group=Group.REPOSITORY),
+        _changing("/v2/applications/{model}", {GET: routes.one, **change}, Group.REPOSITORY),
+    ]
 
 
 def _settings(control: Control) -> list[Route]:

@@ -16,6 +16,7 @@ from mainspring.gateway.config import AGES, ANY, GatewayConfig, Group, Restricti
 from mainspring.gateway.core.effects import Connection
 from mainspring.gateway.descriptors import share
 from mainspring.gateway.http.admission_queue import TurnClock
+from mainspring.gateway.http.applications import ApplicationRoutes
 from mainspring.gateway.http.connection import NEVER_NS, HttpConnection, Limits
 from mainspring.gateway.http.control import Control
 from mainspring.gateway.http.exchange import Exchange, Handler
@@ -342,7 +343,8 @@ class HttpServer:
         if exchange.handler is None:
             exchange.handler = functools.partial(_not_allowed, b", ".join(route.handlers))
             return False
-        if (route.administers or route.guarded) and exchange.method == b"POST":
+        changes = method not in (b"GET", b"OPTIONS")
+        if (route.administers or route.guarded) and changes:
             problem = self._guard.problem(exchange.headers)
             if problem:
                 exchange.handler = functools.partial(_keep_off, problem)
@@ -352,7 +354,7 @@ class HttpServer:
                 exchange.header(b"authorization"),
                 model,
                 monotonic_ns(),
-                administers=route.administers and exchange.method == b"POST",
+                administers=route.administers and changes,
             )
             if refusal is not None:
                 exchange.handler = functools.partial(_turn_away, refusal)
@@ -397,7 +399,8 @@ async def serve_http(services: Services, config: GatewayConfig) -> HttpServer:
     shared = SharedMemory(services, PageGuard(config.http_hosts).problem)
     inference = Inference(services, config, shared, clock)
     texts = Texts(services, config, clock)
-    table = routes(Control(services, shared), inference, shared, texts, docs=config.http_docs)
+    control, applications = Control(services, shared), ApplicationRoutes(services)
+    table = routes(control, inference, shared, texts, applications, docs=config.http_docs)
     server = HttpServer(services, config, table, inference.close, clock=clock)
     return await listening(server, "HTTP", config.http_address)
 

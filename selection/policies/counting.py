@@ -15,6 +15,15 @@ class Counting(Policy):
 
     start = (0.0, 0.0)
 
+    def shares(self, state: State) -> Mapping[str, float]:
+        """Return each member's mean reward, 1 where none is known, by the sum of all."""
+        means = {
+            member: state[member][1] / state[member][0] if state[member][0] else 1.0
+            for member in self.members
+        }
+        whole = sum(means.values())
+        return {member: mean / whole if whole else 1 / len(means) for member, mean in means.items()}
+
     def learn(
         self, state: State, losses: Mapping[str, Sequence[float]], selected: Mapping[str, Selected]
     ) -> State:

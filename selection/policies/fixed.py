@@ -46,6 +46,10 @@ class Static(Fixed):
         if self._member not in self.members:
             raise ValueError(f"option member is {self._member!r}; choose one of {', '.join(self.members)}")
 
+    def shares(self, state: State) -> Mapping[str, float]:
+        """Return the whole for the member."""
+        return {each: float(each == self._member) for each in self.members}
+
     def select(
         self, state: State, inputs: Inputs, generator: np.random.Generator, context: str | None = None
     ) -> dict[str, float]:
@@ -76,6 +80,10 @@ class Ab(Fixed):
                 "at least 0"
             )
         self._shares = {member: share / sum(given) for member, share in zip(self.members, given, strict=True)}
+
+    def shares(self, state: State) -> Mapping[str, float]:
+        """Return the fixed shares."""
+        return self._shares
 
     def select(
         self, state: State, inputs: Inputs, generator: np.random.Generator, context: str | None = None

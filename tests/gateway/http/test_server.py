@@ -21,6 +21,7 @@ from mainspring.gateway import server
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.http import connection
+from mainspring.gateway.http.applications import ApplicationRoutes
 from mainspring.gateway.http.connection import HttpConnection
 from mainspring.gateway.http.control import Control
 from mainspring.gateway.http.infer import Inference
@@ -259,7 +260,8 @@ def test_a_connection_that_is_gone_leaves_nothing_to_the_collector(sent: bytes) 
         calls = cast("Any", SimpleNamespace(**parts))
         shared = SharedMemory(calls, lambda _: "")
         inference = Inference(calls, config, shared)
-        table = routes(Control(calls, shared), inference, shared, Texts(calls, config))
+        applications = ApplicationRoutes(calls)
+        table = routes(Control(calls, shared), inference, shared, Texts(calls, config), applications)
         host = HttpServer(calls, config, table, inference.close)
         connection = HttpConnection(host)
         connection.connection_made(Silent())

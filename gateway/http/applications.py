@@ -1,0 +1,114 @@
+"""The routes of applications: which there are, what was learnt, changes, and what comes true."""
+
+from __future__ import annotations
+
+from time import monotonic_ns
+from typing import Any
+
+import msgspec
+
+from mainspring.gateway.core.admin import AdminCommand
+from mainspring.gateway.core.validation import BadRequest
+from mainspring.gateway.http.exchange import Exchange
+from mainspring.gateway.services import Services
+from mainspring.messages.applications import read_application
+from mainspring.messages.clients import AddGraph, ErrorReply, Observe, RemoveGraph
+from mainspring.messages.codes import Reason
+from mainspring.messages.graphs import GraphSpec
+from mainspring.messages.tables import ConfigError
+from mainspring.transport.tokens import from_header
+
+Truth = int | float | str
+
+
+class Feedback(msgspec.Struct):
+    """What came true of an application's answer, for one row or several."""
+
+    query_id: int
+    """The parameter of this name in the answer."""
+    y: Truth | list[Truth] | None = None
+    """Number of the class, label or value."""
+    reward: float | list[float] | None = None
+    """In place of ``y``: how good the answer was, from 0 to 1."""
+    rows: list[int] = []
+    """The rows that it is about; without any the first ones."""
+
+
+class FeedbackReport(msgspec.Struct):
+    """What became of feedback, in rows."""
+
+    joined: int
+    late: int
+    """The answer is not kept any more."""
+    duplicate: int
+    """There was feedback before."""
+    unknown: int
+    """This gateway never gave such an answer."""
+
+
+class ApplicationRoutes:
+    """Handles these routes."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._catalog = services.driver.catalog
+
+    def all(self, exchange: Exchange) -> None:
+        """Show the applications, and what was learnt of each."""
+        gate, shown = self._services.driver.gate, from_header(exchange.header(b"authorization"))
+        exchange.reply_json(
+            [*self._catalog.graphs.reports(lambda name: not gate.closed or gate.may_see(shown, name))]
+        )
+
+    def one(self, exchange: Exchange) -> None:
+        """Show an application, and what was learnt of it."""
+        exchange.reply_json(self._catalog.graphs.report(exchange.arguments[0]))
+
+    async def put(self, exchange: Exchange) -> None:
+        """Serve an application of this name from now on."""
+        name = exchange.arguments[0]
+        await self._ask(AddGraph(self._services.next_key(), application_of(name, exchange.decoded(dict))))
+        self.one(exchange)
+
+    async def remove(self, exchange: Exchange) -> None:
+        """Serve an application no more, and forget what was learnt."""
+        name = exchange.arguments[0]
+        self._catalog.graphs.report(name)
+        await self._ask(RemoveGraph(self._services.next_key(), name))
+        exchange.reply_json({})
+
+    def observe(self, exchange: Exchange) -> None:
+        """Have an application learn what came true of an answer."""
+        given = exchange.decoded(Feedback)
+        feedback = _each(given.y), _each(given.reward), tuple(given.rows)
+        message = Observe(0, exchange.arguments[0], given.query_id, *feedback)
+        told = self._catalog.observe(monotonic_ns(), message)
+        if isinstance(told, ErrorReply):
+            raise BadRequest(told.reason, told.detail)
+        exchange.reply_json(FeedbackReport(told.joined, told.late, told.duplicate, told.unknown))
+
+    async def _ask(self, command: AdminCommand) -> None:
+        reply = await self._services.ask(command)
+        if isinstance(reply, ErrorReply):
+            raise BadRequest(reply.reason, reply.detail)
+
+
+def application_of(name: str, table: dict[str, Any]) -> GraphSpec:
+    """Return the application that a client describes; raise `BadRequest` with what is wrong."""
+    if table.setdefault("name", name) != name:
+        raise BadRequest(
+            Reason.BAD_INPUT,
+            f"the name is {str(table['name'])[:200]!r}; it has to be the path's, {name!r}",
+        )
+    try:
+        spec = read_application(table, "the application")
+    except ConfigError as error:
+        raise BadRequest(Reason.BAD_INPUT, str(error)) from None
+    return GraphSpec(name=spec.name, slo_ms=spec.slo_ms, application=spec)
+
+
+def _each(given: Any) -> tuple[Any, ...]:
+    """Return what was given of one row, or of several, as of several."""
+    if given is None:
+        return ()
+    return tuple(given) if isinstance(given, list) else (given,)
