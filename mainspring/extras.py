@@ -37,6 +37,7 @@ MODULES = {
     "python-zoo": ("PIL", "tokenizers"),
     "parquet": ("pyarrow",),
     "planner": ("numba",),
+    "linear": ("scipy",),
     "cluster": ("ray",),
     "tracing": ("opentelemetry",),
     "remote": ("fsspec",),

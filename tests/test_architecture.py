@@ -95,9 +95,9 @@ FILE_LINES = 500
 FUNCTION_LINES = 50
 
 HOUSE = {
-    "lines of the product": 138_700,
-    "files of the product": 681,
-    "lines of the lab": 27_520,
+    "lines of the product": 139_600,
+    "files of the product": 687,
+    "lines of the lab": 27_960,
     "files on the way of a request over ZeroMQ": 84,
     "files on the way of a request over HTTP": 86,
 }

@@ -1,0 +1,242 @@
+"""A linear model for each user, in versions: predictions, observations, the best items. Pure.
+
+A version (Velox, section 2.4) is a table of items with the weights that belong to it, and is switched as one.
+Observations are kept beside the versions: one that serves anew computes weights that lack some of them when
+they are asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from mainspring.selection.linear.history import History
+from mainspring.selection.linear.quality import Quality
+from mainspring.selection.linear.ranking import Best, Items, Scores, best, scored
+from mainspring.selection.linear.users import Prior, Users
+from mainspring.selection.linear.weights import Matrix, Vector, spreads
+
+MOST_RANK = 1_024
+MOST_FEATURE = 1e6
+"""Largest feature, without its sign."""
+MOST_ITEMS = 100_000
+"""Items that one may ask the best of."""
+MOST_VERSIONS = 4
+"""Versions that are kept, the present one among them."""
+
+
+class LinearOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Options of the policy `linear`."""
+
+    table: str = ""
+    """File of features, a row for each item (.npy); empty: a member computes them."""
+    ridge: float = 1.0
+    """Weight of the prior, in observations of a feature of 1."""
+    prior: Prior = "mean"
+    """Weights that those of a user are drawn to: the users' mean, or 0."""
+    alpha: float = 0.0
+    """Weight of uncertainty where the best items are asked for (LinUCB); 0: they are the greedy ones."""
+    random: float = 0.0
+    """Share of answers with the best items in which the last one is drawn."""
+    state_mib: int = 256
+    """MiB of users' weights, and the same of their matrices."""
+    cache_mib: int = 64
+    """MiB of scores of all items."""
+    most_observations: int = 1_000_000
+    """Observations that are kept to compute weights anew from."""
+    retrain: str = "als"
+    """Way in which the table is fitted anew: alternating least squares, or ``package.module:function``."""
+    retrain_above: float = 0.0
+    """Root mean squared error of late above which it is fitted anew; 0: when asked to."""
+    retrain_after: int = 1_000
+    """Observations that such an error has to be of."""
+
+
+def options_fault(options: LinearOptions) -> str | None:
+    """Return what is wrong with options; None if nothing is."""
+    for name in ("ridge", "retrain_after", "most_observations", "state_mib", "cache_mib"):
+        if not 0 < getattr(options, name) < math.inf:
+            return f"option {name} is {getattr(options, name):g}; it has to be above 0"
+    for name in ("alpha", "retrain_above"):
+        if not 0 <= getattr(options, name) < math.inf:
+            return f"option {name} is {getattr(options, name):g}; it has to be a number from 0 on"
+    if not 0 <= options.random <= 1:
+        return f"option random is {options.random:g}; it has to be a share, from 0 to 1"
+    if options.retrain != "als" and ":" not in options.retrain:
+        return f"option retrain is {options.retrain!r}; it has to be 'als' or package.module:function"
+    return None
+
+
+def table_fault(table: Matrix) -> str | None:
+    """Return why an array can't be a table of items; None if it can. Reads all of it."""
+    if table.ndim != 2 or table.dtype not in (np.float32, np.float64) or not len(table):
+        return f"it has shape {table.shape} of {table.dtype}, and has to be (items, d) of float32 or float64"
+    if not 1 <= table.shape[1] <= MOST_RANK:
+        return f"its items have {table.shape[1]} features; they may have 1 to {MOST_RANK}"
+    for begin in range(0, len(table), MOST_ITEMS):
+        rows = (np.abs(table[begin : begin + MOST_ITEMS]) <= MOST_FEATURE).all(1)
+        if not rows.all():
+            return f"item {begin + int(rows.argmin())} has a feature that is NaN or beyond {MOST_FEATURE:g}"
+    return None
+
+
+class Version(NamedTuple):
+    """A table of items, with all that belongs to it."""
+
+    number: int
+    table: Matrix | None
+    """``(items, d)``; None where a member computes features."""
+    users: Users
+    scores: Scores
+    quality: Quality
+
+
+class LinearModel:
+    """The weights of an application's users, in the version that serves and those before it."""
+
+    def __init__(self, options: LinearOptions, table: Matrix | None, rank: int) -> None:
+        """``table`` as of `Version`; ``rank`` is d. Raises ValueError if options or table can't be."""
+        fault = options_fault(options) or (None if table is None else table_fault(table))
+        if fault is None and not 1 <= rank <= MOST_RANK:
+            fault = f"features have {rank} numbers; they may have 1 to {MOST_RANK}"
+        if fault:
+            raise ValueError(fault)
+        self.options, self.rank = options, rank
+        self.history = History(options.most_observations)
+        self.versions = [self.make(1, table)]
+        """The present one last."""
+        self.made = 1
+        """The highest number that a version has had."""
+
+    @property
+    def now(self) -> Version:
+        """Return the version that serves."""
+        return self.versions[-1]
+
+    @property
+    def items(self) -> int:
+        """Return how many items there are; 0 where a member computes features."""
+        return 0 if self.now.table is None else len(self.now.table)
+
+    def make(self, number: int, table: Matrix | None) -> Version:
+        """Return a version that nobody has weights of."""
+        options = self.options
+        users = Users(
+            self.rank,
+            options.ridge,
+            options.prior,
+            options.state_mib << 20,
+            None if table is None else self.history,
+            None if table is None else lambda items: np.asarray(table[items], np.float64),
+        )
+        return Version(number, table, users, Scores(options.cache_mib << 20), Quality())
+
+    def features(self, items: Items) -> Matrix:
+        """Return the features of items by number, ``(n, d)``; raise ValueError if there are not such."""
+        table = self.now.table
+        if table is None:
+            raise ValueError("a member computes the features of this application: give what it takes")
+        if len(items) and not (items.min() >= 0 and items.max() < len(table)):
+            wrong = int(items[(items < 0) | (items >= len(table))][0])
+            raise ValueError(f"there is no item {wrong}: they are 0 to {len(table) - 1}")
+        return table[items]
+
+    def predict(self, user: str, features: Matrix) -> tuple[Vector, Vector]:
+        """Return prediction and uncertainty, sqrt(x^T A^-1 x), for each row of ``(n, d)``, ``(n,)`` each."""
+        users, given = self.now.users, np.asarray(features, np.float64)
+        self.check(given)
+        inverse = users.inverse(user)
+        if inverse is None:
+            spread = np.sqrt(np.einsum("ij,ij->i", given, given) / self.options.ridge)
+        else:
+            spread = spreads(given, inverse)
+        return given @ users.vector(user), spread
+
+    def check(self, features: Matrix) -> None:
+        """Raise ValueError if these can't be features of items."""
+        if features.ndim != 2 or features.shape[1] != self.rank:
+            raise ValueError(f"features have shape {features.shape}; weights are for (n, {self.rank})")
+        if not (np.abs(features) <= MOST_FEATURE).all():
+            raise ValueError(f"a feature is NaN or beyond {MOST_FEATURE:g}")
+
+    def top_k(self, user: str, items: Items | None, k: int, generator: np.random.Generator) -> Best:
+        """Return the k best of some items, by number, or of all. Raises ValueError if that can't be."""
+        if k < 1:
+            raise ValueError(f"k is {k}; it has to be at least 1")
+        asked = self.items if items is None else len(items)
+        if not 1 <= asked <= MOST_ITEMS:
+            raise ValueError(f"the best of {asked} items is asked for; it may be of 1 to {MOST_ITEMS}")
+        scores = self._scores(user, items)
+        places = best(scores, k)
+        drawn = -1
+        if self.options.random and generator.random() < self.options.random:
+            drawn = len(places) - 1
+            others = np.setdiff1d(np.arange(asked), places[:-1], assume_unique=True)
+            places[-1] = others[generator.integers(len(others))]
+        return Best(places if items is None else items[places], scores[places], drawn)
+
+    def _scores(self, user: str, items: Items | None) -> Vector:
+        """Return the score of each item that is asked for, from the cache if it has them."""
+        version, options = self.now, self.options
+        vector = version.users.vector(user)
+        if version.table is None:
+            raise ValueError("the best items are those of a table, and this application has none")
+        if items is not None:
+            features = self.features(items)
+        known = version.scores.find(user, vector)
+        if known is not None:
+            return known if items is None else known[items]
+        if items is not None:
+            return scored(features, version.users, user, options.alpha, options.ridge)
+        return self.warm(version, user)
+
+    def warm(self, version: Version, user: str) -> Vector:
+        """Return a user's scores of all items in a version, ``(items,)``, and keep them in its cache."""
+        assert version.table is not None
+        scores = scored(version.table, version.users, user, self.options.alpha, self.options.ridge)
+        version.scores.put(user, version.users.vector(user), scores)
+        return scores
+
+    def observe(self, user: str, x: Vector, value: float, item: int = -1, *, random: bool = False) -> float:
+        """Learn what an item, ``(d,)``, was worth to a user; return how much it was underestimated before.
+
+        ``item`` is its number in the table, if it has one; ``random``: it was drawn, not chosen.
+        """
+        version = self.now
+        if not math.isfinite(value):
+            raise ValueError(f"what is true is {value:g}; it has to be a number")
+        error = version.users.observe(user, np.asarray(x, np.float64), value)
+        if version.table is not None and item >= 0:
+            self.history.add(user, item, value)
+        version.quality.add(user, error, random=random)
+        return error
+
+    def forget(self, user: str) -> bool:
+        """Erase a user in all versions; return whether there was one."""
+        known = [self.history.forget(user)]
+        for version in self.versions:
+            known.append(version.users.forget(user))
+            version.scores.forget(user)
+            version.quality.forget(user)
+        return any(known)
+
+    def serve(self, version: Version) -> None:
+        """Have a version serve from now on; the oldest beyond `MOST_VERSIONS` is dropped."""
+        self.now.users.idle()
+        self.made = max(self.made, version.number)
+        self.versions = [*[each for each in self.versions if each is not version], version][-MOST_VERSIONS:]
+
+    def rollback(self) -> int:
+        """Have the version before serve again; return its number. Raises ValueError if there is none.
+
+        Observations since then are part of it.
+        """
+        if len(self.versions) < 2:
+            raise ValueError(
+                f"version {self.now.number} is the only one that is kept: there is none before it"
+            )
+        self.versions.pop()
+        return self.now.number
