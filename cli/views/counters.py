@@ -1,7 +1,7 @@
 """The meaning of a cluster's counters, for an operator: each name, what happened, and what to do about it.
 
 The controller, the gateways and the workers count what they could not use or deliver; ``mainspring status``
-and docs/operations.md show it. ``python -m mainspring.cli.views.counters`` prints that page's table.
+and docs/operations.md show it. ``python -m mainspring.cli.views.counters`` prints that page's tables.
 """
 
 from __future__ import annotations
@@ -191,9 +191,16 @@ def explain(name: str) -> tuple[str, str]:
 
 
 def counters_table() -> str:
-    """Return docs/operations.md's table."""
-    rows = [f"| `{name}` | {meaning} | {remedy} |" for name, (meaning, remedy) in COUNTERS.items()]
-    return "\n".join(["| counter | what it counts | what to do |", "|---|---|---|", *rows])
+    """Return docs/operations.md's tables: one for each common remedy, and one for the other counters."""
+    common = [VERSIONS, SENDER, SLOWER, REPORT, NOTHING]
+    tables = []
+    for said in common:
+        rows = [f"| `{name}` | {meaning} |" for name, (meaning, remedy) in COUNTERS.items() if remedy == said]
+        tables.append("\n".join([f"To do: {said}.", "", "| counter | what it counts |", "|---|---|", *rows]))
+    rest = {name: texts for name, texts in COUNTERS.items() if texts[1] not in common}
+    rows = [f"| `{name}` | {meaning} | {remedy} |" for name, (meaning, remedy) in rest.items()]
+    tables.insert(0, "\n".join(["| counter | what it counts | what to do |", "|---|---|---|", *rows]))
+    return "\n\n".join(tables)
 
 
 if __name__ == "__main__":

@@ -34,8 +34,3 @@ def test_the_documented_client_works() -> None:
         )
     assert done.returncode == 0, done.stderr
     assert "twice [[2.0, 2.0, 2.0, 2.0], [2.0, 2.0, 2.0, 2.0]]" in done.stdout
-
-
-def test_the_documented_policy_is_the_example() -> None:
-    example = (DOCS.parent / "examples" / "earliest_deadline.py").read_text()
-    assert f"```python\n{example}```" in (DOCS / "policies.md").read_text()

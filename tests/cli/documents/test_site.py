@@ -22,3 +22,4 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "site" / "index.html").read_text()
     assert "fonts.googleapis.com" not in page
+    assert "EarliestDeadline" in (tmp_path / "site" / "policies.html").read_text(), "the example"
