@@ -97,8 +97,7 @@ SHORTEST_DELAY_NS: Final = 50_000
 100_000: effort@0.3 without deadlines 87.7."""
 SHORT_QUEUE: Final = 8
 """The number of a model's queued requests up to which none expires early: their refusals take no time. Unit:
-requests. Origin: chosen; early expiry is measured in docs/measurements.md, in the paragraph on refusals.
-Neighbours: 4: the same; 16: the same."""
+requests. Origin: chosen. Neighbours: 4: the same; 16: the same."""
 CAPACITY_DOUBT: Final = 2
 """The factor between the rows that may be served before a request and those that the estimates say: batches
 may be quicker, and requests with earlier deadlines may be passed over. Unit: factor. Origin: chosen,
