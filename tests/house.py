@@ -92,7 +92,7 @@ FEATURES: dict[str, str] = {
     "Client": "client/**",
     "Messages": "messages/**",
     "Doctor": "cli/doctor/** cli/verbs/doctor.py",
-    "Launcher": "cli/launcher/** cli/verbs/up.py cli/demonstration.py cli/verbs/demo.py cli/graph_demo/**",
+    "Launcher": "cli/launcher/** cli/verbs/up.py cli/demonstration.py cli/verbs/demo.py cli/*_demo/**",
     "Command line, the rest": "cli/** mainspring/*.py",
 }
 """What the product does, with its files as patterns. A file belongs to the first that fits."""

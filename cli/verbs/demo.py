@@ -25,9 +25,12 @@ def demo(
         str | None, typer.Option(help="Kill the worker this long after the start.")
     ] = None,
     graphs: Annotated[
+        bool, typer.Option("--graphs", help="Serve graphs, beside a client that calls step after step.")
+    ] = False,
+    learning: Annotated[
         bool,
         typer.Option(
-            "--graphs", help="Serve graphs of real models, beside a client that calls step after step."
+            "--learning", help="Serve an application that learns, whose best model breaks and heals."
         ),
     ] = False,
     as_json: AsJson = False,
@@ -35,11 +38,16 @@ def demo(
     """Compile a small zoo, serve it, replay an Azure-like mix with deadlines, and report.
 
     The exit code is 1 if a request was left without an answer. With --graphs two graphs are served
-    instead: one reads the text of pages, with models out of a package of PyPI, the other is a cascade.
+    instead: one reads the text of pages, with models out of a package of PyPI, the other is a cascade. With
+    --learning the answers of an application are compared with those of the same models without learning.
     """
+    special = trace is not None or store is not None or kill_worker_at is not None
+    if (graphs or learning) and (special or (graphs and learning)):
+        raise typer.BadParameter("--trace, --store and --kill-worker-at are not for --graphs or --learning")
+    if learning:
+        _demo_learning(duration, slo, output, seed, as_json=as_json)
+        return
     if graphs:
-        if trace is not None or store is not None or kill_worker_at is not None:
-            raise typer.BadParameter("--trace, --store and --kill-worker-at are not for --graphs")
         _demo_graphs(seconds(duration, "--duration", least_s=1), load, output, seed, as_json=as_json)
         return
     from mainspring.cli.demonstration import DemoOptions
@@ -88,3 +96,24 @@ def _demo_graphs(duration_s: float, load: float, output: Path, seed: int, *, as_
         console = Console()
         console.print(report.table())
         console.print(f"{output / 'graphs.json'}", highlight=False)
+
+
+def _demo_learning(duration: str, slo: str, output: Path, seed: int, *, as_json: bool) -> None:
+    import msgspec
+    from rich.console import Console
+
+    from mainspring.cli.learning_demo.demonstration import LearningDemoOptions, run_learning_demo
+
+    options = LearningDemoOptions(
+        duration_s=seconds(duration, "--duration", least_s=1),
+        slo_ms=duration_ns(slo, "--slo", least_ns=100_000, unit="ms") / 1e6,
+        output=output,
+        seed=seed,
+    )
+    report = run_learning_demo(options, Console(stderr=as_json))
+    if as_json:
+        typer.echo(msgspec.json.encode(report).decode())
+    else:
+        console = Console()
+        console.print(report.table())
+        console.print(f"{output / 'learning.json'}", highlight=False)

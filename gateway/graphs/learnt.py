@@ -8,7 +8,7 @@ that were selected the whole is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -33,13 +33,14 @@ Made = tuple[Graph, Sequence[Signature], Sequence[Members | None], Expected]
 PREDICTION, CONFIDENCE, SCORES = "prediction", "confidence", "scores"
 
 
-def steps_of(spec: ApplicationSpec) -> dict[str, str]:
-    """Return the name of each member's step: the member's, in letters, digits and underscores."""
+def steps_of(spec: ApplicationSpec, inputs: Collection[str] = ()) -> dict[str, str]:
+    """Return the name of each member's step: the member's, in letters, digits and underscores, or a little
+    longer where an input has that name."""
     found: dict[str, str] = {}
     for member in spec.members:
         name = re.sub(r"\W", "_", member_name(member), flags=re.ASCII)
         name = name if name.isidentifier() else f"_{name}"
-        while name in found:
+        while name in found or name in inputs:
             name += "_"
         found[name] = member
     return found
@@ -50,13 +51,13 @@ def as_graph(spec: ApplicationSpec, models: Mapping[str, ModelSpec]) -> GraphSpe
 
     It is an ensemble: a member need not be there. Raises `GraphError` if a member lacks the output.
     """
-    steps, inputs = [], dict[str, None]()
-    for name, member in steps_of(spec).items():
+    steps = []
+    inputs = dict.fromkeys(each.name for member in spec.members for each in models[member].inputs)
+    for name, member in steps_of(spec, inputs).items():
         model = models[member]
         outputs = [each.name for each in model.outputs]
         if spec.output not in outputs:
             raise GraphError(f"member {member!r} has no output {spec.output!r}: it has {', '.join(outputs)}")
-        inputs.update(dict.fromkeys(each.name for each in model.inputs))
         steps.append(
             StepSpec(name=name, model=member, inputs={each.name: each.name for each in model.inputs})
         )

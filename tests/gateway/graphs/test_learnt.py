@@ -36,6 +36,13 @@ def test_the_steps_have_the_members_names_whatever_these_are() -> None:
     }  # fmt: skip
 
 
+def test_a_member_may_be_called_as_an_input() -> None:
+    data = TensorSpec("svm", "float32", (4,))
+    models = {"svm": model("svm", SCORES, data), "cnn:2": model("cnn", SCORES, data)}
+    graph = check_graph(as_graph(SPEC, models), models)
+    assert [(each.spec.name, each.spec.model) for each in graph.steps] == [("svm_", "svm"), ("cnn", "cnn:2")]
+
+
 def test_inputs_are_the_members_union_and_outputs_the_applications() -> None:
     data, size = TensorSpec("data", "float32", (4,)), TensorSpec("size", "int64", (1,))
     models = {"svm": model("svm", SCORES, data), "cnn:2": model("cnn", SCORES, size, data)}

@@ -1,0 +1,1 @@
+"""``mainspring demo --learning``: an application whose best member is degraded and healed while it serves."""
