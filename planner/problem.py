@@ -131,7 +131,7 @@ def read_problem(spec: SimulationSpec) -> Problem:
 
     Raises `PlanError` for what can't be planned, and as `build_cluster` and `build_source`.
     """
-    kinds = tuple(_kind(number, group) for number, group in enumerate(spec.devices, start=1))
+    kinds = tuple(read_kind(number, group) for number, group in enumerate(spec.devices, start=1))
     names = [kind.name for kind in kinds]
     if len({*names}) < len(names):
         raise PlanError("two groups of devices are of one kind: a plan has one group for each kind")
@@ -139,7 +139,7 @@ def read_problem(spec: SimulationSpec) -> Problem:
     one_each = msgspec.structs.replace(spec, devices=groups)
     models = build_cluster(one_each).models
     queries = read_queries(one_each, models)
-    return Problem(spec, kinds, models, queries, durations(one_each, models, queries), *_messages_ns(spec))
+    return Problem(spec, kinds, models, queries, durations(one_each, models, queries), *messages_ns(spec))
 
 
 def read_queries(spec: SimulationSpec, models: tuple[ModelSpec, ...]) -> Queries:
@@ -191,7 +191,7 @@ def durations(spec: SimulationSpec, models: tuple[ModelSpec, ...], queries: Quer
             )
         rows = queries.rows[mine]
         _check_rows(model, int(rows.max()))
-        multiple = _multiple(spec, model, normal[mine], rank[mine])
+        multiple = multiples(spec, model, normal[mine], rank[mine])
         for number, group in enumerate(spec.devices):
             profile = model.profiles[group.kind]
             sizes = np.array(sorted(profile.infer_ns), np.int64)
@@ -203,7 +203,7 @@ def durations(spec: SimulationSpec, models: tuple[ModelSpec, ...], queries: Quer
     return np.maximum(1, np.rint(found * jitter)).astype(np.int64)
 
 
-def _messages_ns(spec: SimulationSpec) -> tuple[int, int]:
+def messages_ns(spec: SimulationSpec) -> tuple[int, int]:
     """Return what messages take from one query's end to the next's begin, and around a query beyond that.
 
     A result goes to the controller, a dispatch to the gateway, and inputs to the worker; an arrival goes to
@@ -216,7 +216,7 @@ def _messages_ns(spec: SimulationSpec) -> tuple[int, int]:
     return round(1e3 * between_us), round(1e3 * (network.delay_us + 2 * network.client_delay_us + gateway_us))
 
 
-def _multiple(
+def multiples(
     spec: SimulationSpec, model: ModelSpec, normal: np.ndarray, rank: np.ndarray
 ) -> np.ndarray | None:
     """Return the multiples that a spec's faults say; None if they say nothing of the model."""
@@ -228,7 +228,8 @@ def _multiple(
     return None
 
 
-def _kind(number: int, group: DeviceGroup) -> DeviceKind:
+def read_kind(number: int, group: DeviceGroup) -> DeviceKind:
+    """Return the kind of the devices of a spec's group; raise `PlanError` without a price."""
     where = f"[[devices]] number {number}, {group.kind!r},"
     if group.price <= 0:
         raise PlanError(f"{where} needs a price above 0, of one an hour")

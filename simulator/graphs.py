@@ -65,7 +65,7 @@ class GraphGateway(SimulatedGateway):
     ) -> None:
         super().__init__(faults, costs, agenda, to_controller, replies)
         self._graphs = {graph.name: graph for graph in graphs}
-        self._after = {graph.name: _after(graph) for graph in graphs}
+        self._after = {graph.name: waits_for(graph) for graph in graphs}
         """Indices of the steps that each step of each graph waits for."""
         self._models: dict[str, ModelSpec] = {}
         self._piece_rows: dict[str, int] = {}
@@ -243,7 +243,7 @@ class GraphGateway(SimulatedGateway):
         return [each / longest for each in until]
 
 
-def _after(graph: GraphGroup) -> list[tuple[int, ...]]:
+def waits_for(graph: GraphGroup) -> list[tuple[int, ...]]:
     """Return the indices of the steps that each of a graph's steps waits for."""
     names = [each.name or each.model for each in graph.steps]
     found = []

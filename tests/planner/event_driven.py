@@ -8,9 +8,16 @@ from collections.abc import Sequence
 
 
 def serve_by_events(
-    due_ns: Sequence[int], durations_ns: Sequence[Sequence[int]], kinds: Sequence[int]
+    due_ns: Sequence[int],
+    durations_ns: Sequence[Sequence[int]],
+    kinds: Sequence[int],
+    most: int = 1,
+    growth: Sequence[float] = (1.0, 1.0),
 ) -> tuple[list[int], list[int]]:
-    """Return when each query ends and by which server: arrivals and ends one after the other, by a queue."""
+    """Return when each query ends and by which server: arrivals and ends one after the other, by a queue.
+
+    A server takes up to ``most`` that wait; n take ``growth[n]`` times as long as the longest of them.
+    """
     done_ns, by = [0] * len(due_ns), [0] * len(due_ns)
     idle = set(range(len(kinds)))
     waiting: deque[int] = deque()
@@ -23,12 +30,15 @@ def serve_by_events(
             waiting.append(which)
         else:
             idle.add(which)
-        if events and events[0][:2] == (now_ns, 0):
+        if events and events[0][0] == now_ns:
             continue
         while waiting and idle:
-            query, server = waiting.popleft(), min(idle)
+            server = min(idle)
+            batch = [waiting.popleft() for _ in range(min(most, len(waiting)))]
             idle.discard(server)
-            done_ns[query] = now_ns + durations_ns[kinds[server]][query]
-            by[query] = server
-            heapq.heappush(events, (done_ns[query], 0, server))
+            longest_ns = max(durations_ns[kinds[server]][query] for query in batch)
+            end_ns = now_ns + int(longest_ns * growth[len(batch)] + 0.5)
+            for query in batch:
+                done_ns[query], by[query] = end_ns, server
+            heapq.heappush(events, (end_ns, 0, server))
     return done_ns, by

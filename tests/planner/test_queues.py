@@ -34,8 +34,8 @@ def served(
 ) -> tuple[list[int], list[int]]:
     due = np.array(due_ns, np.int64)
     times = np.array(durations_ns, np.int64).reshape(len(durations_ns), len(due_ns))
-    done_ns, by = queues.serve(due, times, kinds, due + slo_ns, most_late)
-    return done_ns.tolist(), by.tolist()
+    done_ns, by, count = queues.serve(due, times, kinds, due + slo_ns, most_late)
+    return done_ns[:count].tolist(), by[:count].tolist()
 
 
 @settings(max_examples=300, deadline=None)
