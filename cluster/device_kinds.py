@@ -203,11 +203,10 @@ class Estimates:
             same = [other for key, other in self._infer.items() if key[0] == kind and other is not times]
             times.spreads.review([other.spreads for other in same])
 
-    def loaded(self, kind: str, spec: ModelSpec, duration_ns: int) -> None:
+    def loaded(self, kind: str, weights_bytes: int, duration_ns: int) -> None:
         """Learn from a LOAD's measured duration what to expect of other sizes."""
-        size = kinds_build(kind, spec).weights_bytes
-        if size:
-            self._load_ns_per_byte[kind] = duration_ns / size
+        if weights_bytes:
+            self._load_ns_per_byte[kind] = duration_ns / weights_bytes
 
     def erratic(self) -> set[str]:
         """Return the executables whose durations are erratic on some kind of device."""

@@ -174,7 +174,7 @@ def load_ended(cluster: Cluster, now_ns: int, worker: Worker, action: Load, resu
             counts = placement.model.counts
             counts.stood_out(now_ns, worker.name, action.action_id, duration_ns, expected_ns)
         else:
-            cluster.estimates.loaded(worker.kind, placement.model.spec, duration_ns)
+            cluster.estimates.loaded(worker.kind, placement.model.on(worker.kind).weights_bytes, duration_ns)
     else:
         placement.failures += result.status is Status.ENGINE_ERROR
         placement.detail = result.detail

@@ -52,7 +52,7 @@ class ModelActions(msgspec.Struct, frozen=True):
     rows: int
     """Requests' rows in these INFERs."""
     erratic: int = 0
-    """Models under these labels whose durations no estimate holds for (`cluster.spread`). A state."""
+    """Models under these labels whose durations no estimate holds for (`cluster.estimates`). A state."""
     outliers: int = 0
     """INFERs and LOADs that took so much longer than predicted that no estimate follows one alone."""
 

@@ -212,7 +212,7 @@ class InferEstimate(msgspec.Struct, frozen=True, tag="infer_estimate", omit_defa
     opening: DurationState | None = None
     """Durations of the executable's OPENs; None if none was ever measured."""
     spreads: tuple[dict[int, int], ...] = ()
-    """Number of durations in each part of an octave, for each batch size (`cluster.spread`)."""
+    """Number of durations in each part of an octave, for each batch size (`cluster.estimates.Spreads`)."""
     measured: int = 0
     """Number of durations that entered them."""
     erratic: bool = False

@@ -73,11 +73,11 @@ class Dispatcher:
                 self._send(now_ns, timers, self._together(batch))
                 continue
             batch = self._policy.next_batch(now_ns, worker, available_ns)
-            if batch is not None and self._policy.refuses:
+            if batch is not None and self._policy.refuses and now_ns < self._openings.admission.until_ns:
                 batch = self._openings.first_of(now_ns, worker, available_ns, batch)
             if batch is None and available_ns <= soonest_ns and now_ns >= timers.held_until_ns:
                 # A policy that refuses nothing has promised nothing to what waits.
-                if self._policy.refuses:
+                if self._policy.refuses and self._openings.under_way:
                     batch = self._openings.next_batch(now_ns, worker, available_ns)
                 if batch is None and self._opens(now_ns, worker, available_ns, idle=True):
                     continue
@@ -104,11 +104,13 @@ class Dispatcher:
     def _asks_again(self, timers: WorkerTimers) -> bool:
         """Return whether a worker that is kept free is to be asked again at the end, even if another one is,
         too, that it waits with."""
-        waits = timers.held_for is None or self._openings.wanted
-        return waits or self._backlog.waits_for(timers.worker)
+        waits = timers.held_for is None or self._openings.waiting or self._openings.under_way
+        return bool(waits) or self._backlog.waits_for(timers.worker)
 
     def _opens(self, now_ns: int, worker: Worker, available_ns: int, *, idle: bool) -> bool:
         """Send the OPEN that is due next, if one is; what can't wait for its end is for other workers."""
+        if not self._openings.waiting:
+            return False
         action = self._residency.open_next(now_ns, worker, available_ns, idle=idle)
         if action is None:
             return False
@@ -132,7 +134,8 @@ class Dispatcher:
         Wide models are left out: which of their workers is asked hangs on what has been noted of all.
         """
         cluster = self._state.cluster
-        return not cluster.queued and not self._openings.wanted and len(cluster.workers) <= WIDE_FROM
+        opens = self._openings.waiting or self._openings.under_way
+        return not cluster.queued and not opens and len(cluster.workers) <= WIDE_FROM
 
     def ended(self, now_ns: int, result: Result, change: Change) -> bool:
         """React to a result; return False if it shows that the worker and the state disagree.
@@ -280,7 +283,8 @@ class Dispatcher:
     def _open_ended(self, now_ns: int, worker: Worker, action: Open, result: Result, change: Change) -> None:
         """React to an OPEN's result."""
         placement = _concerned(change)
-        self._overdue_actions.exec_ended(now_ns, worker)
+        if worker.stalled:
+            self._overdue_actions.exec_ended(now_ns, worker)
         self._state.wants(worker)
         self._residency.open_ended(now_ns, placement, action, result, change)
         if result.status is not _OK:
@@ -291,7 +295,8 @@ class Dispatcher:
     ) -> None:
         """Close a batch: its requests are done, or wait again, or are rejected."""
         placement = _concerned(change)
-        self._overdue_actions.exec_ended(now_ns, worker)
+        if worker.stalled:
+            self._overdue_actions.exec_ended(now_ns, worker)
         self._state.wants(worker)
         if result.status is _OK:
             taken_ns = result.end_ns - result.begin_ns

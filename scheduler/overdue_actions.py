@@ -61,9 +61,7 @@ class OverdueActions:
             self._state.watch_for_stall(max(now_ns, stalled_at_ns(running)), worker)
 
     def exec_ended(self, now_ns: int, worker: Worker) -> None:
-        """Count on EXEC again after a result, unless the action that EXEC runs now has stalled."""
-        if not worker.stalled:
-            return
+        """Count on a stalled EXEC again after a result, unless what it runs now has stalled, too."""
         first = worker.exec.first()
         if first is not None and stalled_at_ns(first) <= now_ns:
             return

@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from mainspring.cluster.estimates import InferTimes
+from mainspring.cluster.estimates import LONG, TYPICAL, InferTimes
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import PREPARED_STATES, Placement, State
 from mainspring.cluster.readiness import takers, why_not
 from mainspring.cluster.residency import at, hosts
-from mainspring.cluster.spread import LONG, TYPICAL
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.status import is_erratic
 from mainspring.console.pages import ModelPage, ModelSeries, OutlierShown, Spread

@@ -94,7 +94,7 @@ class Catalog:
 
         A graph, and a model that is of no repository, has the version 1 alone. Raises `BadRequest`.
         """
-        if name not in self.graphs:
+        if not self.graphs.specs or name not in self.graphs:
             return self._model(name, version)
         if version is not None and version != 1:
             raise self._unknown(name, version, _no_version(name, version, (1,)))

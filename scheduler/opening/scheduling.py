@@ -73,47 +73,43 @@ class Openings:
         self._state = state
         self._backlog = backlog
         self._open_replicas = copies
-        self._waiting: dict[str, _Waiting] = {}
-        self._under_way: dict[str, int] = {}
+        self.waiting: dict[str, _Waiting] = {}
+        """The models of each worker that wait for an OPEN."""
+        self.under_way: dict[str, int] = {}
         """The OPEN that each worker has outstanding: one at a time, for others may need the same."""
         self._rest_until_ns = 0
         """The same for all workers, as they did the last one's work besides their own
         (`_Waiting.rest_until_ns`)."""
         self.admission = AdmissionWhileOpening(state)
 
-    @property
-    def wanted(self) -> bool:
-        """Return whether any model waits for an OPEN, or its end."""
-        return bool(self._waiting) or bool(self._under_way)
-
     def add(self, now_ns: int, placement: Placement) -> None:
         """Have a model's executable opened; one that waits already keeps its place."""
         worker = placement.worker
-        waiting = self._waiting.get(worker.name)
+        waiting = self.waiting.get(worker.name)
         if waiting is None:
-            waiting = self._waiting[worker.name] = _Waiting()
+            waiting = self.waiting[worker.name] = _Waiting()
         waiting.models.setdefault(placement.model.name, now_ns)
         self._state.wants(worker)
 
     def hasten(self, placement: Placement) -> None:
         """Open the executable of a model that waits for it before all others: a request asked for it."""
-        waiting = self._waiting.get(placement.worker.name)
+        waiting = self.waiting.get(placement.worker.name)
         if waiting is not None and placement.model.name in waiting.models:
             waiting.models.move_to_end(placement.model.name, last=False)
 
     def remove(self, placement: Placement) -> None:
         """Have a model's executable opened no more."""
-        waiting = self._waiting.get(placement.worker.name)
+        waiting = self.waiting.get(placement.worker.name)
         if waiting is not None:
             waiting.models.pop(placement.model.name, None)
-            if not waiting.models and placement.worker.name not in self._under_way:
+            if not waiting.models and placement.worker.name not in self.under_way:
                 self.admission.end(placement.worker)
-                del self._waiting[placement.worker.name]
+                del self.waiting[placement.worker.name]
 
     def forget(self, worker: Worker) -> None:
         """Forget a worker that is gone or stops; another one may take its turn."""
-        self._waiting.pop(worker.name, None)
-        self._under_way.pop(worker.name, None)
+        self.waiting.pop(worker.name, None)
+        self.under_way.pop(worker.name, None)
         self.admission.end(worker)
         self._wake_all()
 
@@ -123,12 +119,12 @@ class Openings:
         They need no OPEN any more, but a PREPARE.
         """
         worker = placement.worker
-        if self._under_way.get(worker.name) != action.action_id:
+        if self.under_way.get(worker.name) != action.action_id:
             return []
-        del self._under_way[worker.name]
+        del self.under_way[worker.name]
         self._wake_all()
         self.admission.end(worker, now_ns + result.end_ns - result.begin_ns)
-        waiting = self._waiting[worker.name]
+        waiting = self.waiting[worker.name]
         if placement.state is not State.CLOSED:
             taken_ns = result.end_ns - result.begin_ns
             waiting.rest_until_ns = now_ns + taken_ns
@@ -143,7 +139,7 @@ class Openings:
                     del waiting.models[name]
                     same.append(other)
         if not waiting.models:
-            del self._waiting[worker.name]
+            del self.waiting[worker.name]
         return same
 
     def next(self, now_ns: int, worker: Worker, available_ns: int, idle: bool) -> Open | None:
@@ -151,9 +147,7 @@ class Openings:
 
         With ``idle`` EXEC would begin nothing else now; if an OPEN may follow later, EXEC is filled again.
         """
-        if not self._waiting:
-            return None
-        waiting = self._waiting.get(worker.name)
+        waiting = self.waiting.get(worker.name)
         if waiting is None or not waiting.models or not worker.open:
             return None
         name = next(iter(waiting.models))
@@ -195,10 +189,8 @@ class Openings:
         """Return a policy's batch, or one that is due first if fewer accepted requests are late so.
 
         That of `next_batch` goes first if only this order has both in time: its policy may leave it to nobody
-        else, whatever a forecast finds.
+        else, whatever a forecast finds. To be asked while `admission` lasts (``until_ns``).
         """
-        if now_ns >= self.admission.until_ns:
-            return batch
         left = self.next_batch(now_ns, worker, available_ns)
         if left is not None and left.placement.model is not batch.placement.model:
             both_ns = available_ns + _duration_ns(left) + _duration_ns(batch)
@@ -212,7 +204,7 @@ class Openings:
 
         Of several models it is that of the first request that is due and can be in time.
         """
-        if not self._under_way or not self._state.cluster.queued:
+        if not self.under_way or not self._state.cluster.queued:
             return None
         return self._first_due(now_ns, worker, available_ns, every=False)
 
@@ -239,7 +231,7 @@ class Openings:
 
     def sent(self, now_ns: int, worker: Worker, action: Open) -> None:
         """Note that an OPEN is outstanding; what waits may be for other workers."""
-        self._under_way[worker.name] = action.action_id
+        self.under_way[worker.name] = action.action_id
         self.admission.begin(worker)
         if self._state.cluster.queued:
             for other in self._state.cluster.workers.values():
@@ -277,17 +269,17 @@ class Openings:
 
     def _has_turn(self, worker: Worker) -> bool:
         """Return whether a worker may open now: it holds nothing, or few others that hold models do."""
-        if worker.name in self._under_way:
+        if worker.name in self.under_way:
             return False
         if not worker.lru:
             return True
         cluster = self._state.cluster
-        others = sum([bool(cluster.workers[name].lru) for name in self._under_way])
+        others = sum([bool(cluster.workers[name].lru) for name in self.under_way])
         return others < max(1, cluster.open_workers // OPENERS)
 
     def _held_by_one_that_opens(self, model: Model) -> bool:
         """Return whether a worker holds the model and opens an executable now."""
-        return any(name in model.usable for name in self._under_way)
+        return any(name in model.usable for name in self.under_way)
 
     def _batch(self, now_ns: int, placement: Placement, available_ns: int, *, first: bool) -> Batch | None:
         """Return the largest batch of a model's requests that could be in time on a worker now.
@@ -353,7 +345,7 @@ class Openings:
 
     def _wake_all(self) -> None:
         """Have all workers looked at for which models wait: one of them may have its turn."""
-        for name in self._waiting:
+        for name in self.waiting:
             worker = self._state.cluster.workers.get(name)
             if worker is not None:
                 self._state.wants(worker)

@@ -15,6 +15,7 @@ from mainspring.cluster.state import Cluster
 from mainspring.messages.events import ModelAdded, ModelRemoved, WorkerJoined
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.snapshot import Told
+from mainspring.messages.targets import kinds_build
 from tests.cluster.described import described
 from tests.scheduler.versions import DEVICES, MODELS, version
 
@@ -63,7 +64,8 @@ class Both:
                 apply(cluster, self._now_ns, ModelRemoved(f"m{one % MODELS}"))
             case "learn" if known := cluster.models.get(f"m{one % MODELS}"):
                 for kind in cluster.of_kind:
-                    cluster.estimates.loaded(kind, known.spec, self._now_ns * known.spec.weights_bytes)
+                    size = kinds_build(kind, known.spec).weights_bytes
+                    cluster.estimates.loaded(kind, size, self._now_ns * known.spec.weights_bytes)
                     known.load_times[kind].add(self._now_ns, self._now_ns)
                     known.by_bucket[-1].infer_times[kind].add(self._now_ns, 0, self._now_ns)
 
@@ -138,7 +140,8 @@ def test_what_loads_took_when_the_kind_came_is_what_an_estimate_begins_with() ->
     both.step("join", 0, 4)
     before_ns = both.prompt.models["m1"].load_times["odd"].ns
     for cluster in (both.late, both.prompt):
-        cluster.estimates.loaded("odd", version(2, 3), 77 * version(2, 3).weights_bytes)
+        size = version(2, 3).weights_bytes
+        cluster.estimates.loaded("odd", size, 77 * size)
     assert both.late.models["m1"].load_times["odd"].ns == before_ns
     both.compare()
 

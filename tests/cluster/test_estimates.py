@@ -228,7 +228,7 @@ def test_an_unprofiled_kind_takes_the_slowest_profile_there_is() -> None:
 def test_loads_are_estimated_from_bytes() -> None:
     estimates = Estimates()
     estimates.load_time("gpu", spec({"gpu": PROFILE})).add(0, 800)
-    estimates.loaded("gpu", spec({"gpu": PROFILE}), 800)
+    estimates.loaded("gpu", spec({"gpu": PROFILE}).weights_bytes, 800)
     assert estimates.load_time("gpu", spec({"gpu": PROFILE}, "other")).ns == 800
     assert estimates.load_time("gpu", spec({}, "big", weights_bytes=2000)).ns == 1600
 

@@ -16,7 +16,7 @@ from tests.native.package import clone, set_modules
 
 pytestmark = pytest.mark.skipif(bool(extras.missing_compiler()), reason="a C compiler or Python.h is missing")
 SOME = """MODULES = {
-    native.CORE: ("cluster/spread.py",),
+    native.CORE: ("cluster/estimates.py",),
     native.SIMULATOR: ("simulator/environment.py",),
     native.PATH: ("gateway/memory.py", "gateway/zeromq.py"),
 }

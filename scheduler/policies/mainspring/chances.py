@@ -3,9 +3,9 @@
 A batch that begins at an instant serves each of its requests with the chance that its duration leaves it in
 time; what it is worth is the sum of these chances, what it costs is the mean duration (Orloj, arXiv
 2209.00159, scores batches by their distribution). A batch takes as long as its slowest request, so larger
-ones have distributions of their own: they are measured by batch size (`cluster.spread`).
+ones have distributions of their own: they are measured by batch size (`cluster.estimates.Spreads`).
 
-Only erratic models (`cluster.spread`) are planned so; a batch size of which too few durations are
+Only erratic models (`cluster.estimates.Spreads`) are planned so; a batch size of which too few durations are
 known counts as its estimate.
 """
 
@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import math
 
-from mainspring.cluster.estimates import InferTimes
+from mainspring.cluster.estimates import LONG, TYPICAL, InferTimes
 from mainspring.cluster.requests import DeadlineQueue
-from mainspring.cluster.spread import LONG, TYPICAL
 from mainspring.scheduler.policies.mainspring.constants import CHANCE_SCALES
 
 HEADS = (TYPICAL, (3, 4), (9, 10), LONG)

@@ -40,7 +40,7 @@ class HeterogeneousKinds:
         """
         placement = batch.placement
         model, queue, times = placement.model, placement.model.queue, placement.times
-        if len(model.infer_times) == 1 or queue.rows == len(queue.dues):
+        if queue.rows == len(queue.dues):
             return None
         slower = [
             each
@@ -93,8 +93,6 @@ class HeterogeneousKinds:
         """
         placement = batch.placement
         model, own = placement.model, placement.worker
-        if len(model.infer_times) == 1:
-            return None
         if now_ns != self._at_ns:
             self._at_ns = now_ns
             self._left.clear()

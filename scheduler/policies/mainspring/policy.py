@@ -263,7 +263,7 @@ class Mainspring(ReadyQueuePolicy):
             return None
         if self._plans_chances(batch.placement):
             return self._endangered(now_ns, worker, available_ns, batch) or batch
-        if self._ranking.calm:
+        if self._ranking.calm and len(batch.placement.model.infer_times) > 1:
             in_order = self._heterogeneous.in_order(now_ns, available_ns, batch)
             if self._heterogeneous.left_to(now_ns, in_order or batch) is not None:
                 return None

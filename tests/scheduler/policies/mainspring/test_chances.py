@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.cluster.estimates import InferTimes
+from mainspring.cluster.estimates import FEWEST, InferTimes
 from mainspring.cluster.models import Model
 from mainspring.cluster.requests import DeadlineQueue
-from mainspring.cluster.spread import FEWEST
 from mainspring.scheduler.policies.mainspring.chances import held_ns, least_ns, likeliest_batch, long_ns
 from tests.cluster import made
 from tests.scheduler.hand import MS, spec

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mainspring.cluster.spread import FEWEST, LONG, MOST, TYPICAL, Histogram, Spreads
+from mainspring.cluster.estimates import FEWEST, LONG, MOST, TYPICAL, Histogram, Spreads
 
 MS = 1_000_000
 
