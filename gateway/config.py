@@ -85,6 +85,18 @@ ANY = "*"
 _ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:\d{1,5})?")
 
 
+_STORE = re.compile(r"(memory|sqlite:.+)?")
+
+
+def check_store(where: str) -> None:
+    """Raise ValueError for what names no store; it may hold a password, and is not shown whole."""
+    if not _STORE.fullmatch(where):
+        raise ValueError(
+            f"the gateway's application_store begins with {where.partition(':')[0]!r}; it must be memory or "
+            "sqlite:FILE"
+        )
+
+
 def check_origins(origins: Iterable[str]) -> None:
     """Raise ValueError for what is no origin."""
     for each in origins:
@@ -336,6 +348,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes that the states of all sequences may take; a start that goes beyond it is refused likewise."""
     sequence_idle_ms: float = 60_000.0
     """How long a sequence may be without a request before its state is dropped, of models that do not say."""
+    application_store: str = ""
+    """Where what applications learn is kept: ``memory``; ``sqlite:FILE``, which gateways of one host may
+    share. Empty: ``applications.sqlite`` in ``run_dir``, and memory for a gateway that is started alone."""
+    application_state_bytes: int = 64 << 20
+    """Bytes of states of contexts that each application holds in memory."""
     token_file: str = ""
     """File of the tokens that clients need, as `mainspring token new` writes it; it is read again when it
     changes. Empty: clients need none. Relative to the folder that the gateway is started in."""
@@ -395,6 +412,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
                 f"the gateway's compatibility is {self.compatibility!r}; it must be empty or {TRITON!r}"
                 f"{did_you_mean(self.compatibility, (TRITON,))}"
             )
+        check_store(self.application_store)
         if self.readiness not in READY_WHEN:
             raise ValueError(
                 f"the gateway's readiness is {self.readiness!r}; it must be one of "

@@ -34,6 +34,7 @@ from mainspring.gateway.driver import GatewayDriver
 from mainspring.gateway.local_clients import serve_local
 from mainspring.gateway.memory import Uploads
 from mainspring.gateway.services import Services
+from mainspring.gateway.stores.opening import open_store
 from mainspring.gateway.zeromq import ZeroMqFrontEnd
 from mainspring.transport.hub import Hub
 from mainspring.transport.stopping import WhenSet
@@ -213,6 +214,7 @@ class _Server:
         except BaseException:
             self._hub.close()
             raise
+        self._learnt = open_store(config, self._driver.catalog.graphs.applications, self._loop)
         self.services = Services(self._driver, self._settle, uploads)
         self._reclaiming = of_this_process(self._driver.workers.renew_slab)
 
@@ -241,6 +243,8 @@ class _Server:
         if self._timer is not None:
             self._timer.cancel()
         self._driver.goodbye()
+        if self._learnt is not None:
+            self._learnt.close(self._config.goodbye_linger_ms / 1e3)
         self._hub.close(milliseconds(self._config.goodbye_linger_ms))
 
     async def drain(self, front_ends: dict[str, Served]) -> None:

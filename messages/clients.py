@@ -177,6 +177,8 @@ class Learnt(msgspec.Struct, frozen=True, omit_defaults=True):
     """Members that were asked and whose output did not come in time; their averages stand in for them."""
     defaults: int = 0
     """Rows that have the default, because too few members agree."""
+    shared: bool = False
+    """True if the store did not tell the context's state in time, and the shared one stood in for it."""
 
 
 NOTHING_LEARNT = Learnt(0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from mainspring.selection.ledger import Answered, Feedback, Ledger
 from mainspring.selection.outputs import Answer, Array, Output
 from mainspring.selection.policies.registry import make_selection_policy
 from mainspring.selection.policy import Inputs, Policy, Selected, State
+from mainspring.selection.stores.journal import Journal
 
 
 class Bounds(NamedTuple):
@@ -47,6 +48,8 @@ class Reply(NamedTuple):
     """Members that were selected and whose prediction did not come."""
     default: tuple[bool, ...]
     """True for each row that has the default, because too few members agree."""
+    shared: bool = False
+    """True if the store has not told its state, and the shared one stood in for it."""
 
 
 class Application:
@@ -65,11 +68,13 @@ class Application:
         self.keeps_inputs = type(self.policy).observe is not Policy.observe
         """True if the policy learns from more than losses, and so needs the inputs when feedback comes."""
         self.contexts = Contexts(self.policy, bounds.state_bytes, bounds.idle_ns)
+        self.journal: Journal | None = None
+        """Updates for a store; None without one."""
         self.ledger = Ledger(bounds.ledger_entries, bounds.ledger_bytes, bounds.ledger_ns, bounds.first_id)
         self._averages = Averages(spec.kind)
         self.counts: Counter[str] = Counter()
-        """``requests``, ``missing``, ``defaults`` (rows), ``policy_failed``, and rows of feedback by what
-        became of them (`Feedback`)."""
+        """``requests``, ``missing``, ``defaults`` (rows), ``shared`` (replies), ``policy_failed``, and rows
+        of feedback by what became of them (`Feedback`)."""
         self.asked: Counter[str] = Counter()
         """Requests that each member was selected for."""
         self.lacked: Counter[str] = Counter()
@@ -102,7 +107,19 @@ class Application:
         if found.policy.continues(self.policy):
             found.contexts = self.contexts
             found.contexts.adopt(found.policy)
+            found.journal = self.journal
+            if found.journal is not None:
+                found.journal.adopt(found.policy)
         return found
+
+    def keep_in_store(self, token: Callable[[], int], wake: Callable[[], None]) -> Journal:
+        """Have states kept in a store, too; arguments as of the journal, which is returned."""
+        self.journal = Journal(self.spec.name, self.policy, self.contexts, token, wake)
+        return self.journal
+
+    def forget(self, context: str) -> int:
+        """Erase a context in memory, ledger and store; return how many states and answers were here."""
+        return self.contexts.forget(context) + self.ledger.forget(context)
 
     def select(
         self, now_ns: int, inputs: Inputs, generator: np.random.Generator, context: str | None = None
@@ -177,7 +194,10 @@ class Application:
             self.lacked.update(missing)
         answered_rows, sure = self.confidence
         self.confidence = answered_rows + rows, sure + float(answer.confidence.sum())
-        return Reply(query_id, answer, missing, low)
+        shared = self.journal is not None and not self.journal.known(context)
+        if shared:
+            self.counts["shared"] += 1
+        return Reply(query_id, answer, missing, low, shared)
 
     def _combined(self, state: State, inputs: Inputs, asked: Mapping[str, Selected]) -> Answer:
         try:

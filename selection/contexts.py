@@ -1,14 +1,16 @@
 """A state of the policy for each context, such as a user or a session (Clipper, section 5.3). Pure.
 
-A context begins with the mean of the others' states (Velox, thesis section 2.5), and the state of the
-application is that mean, or where there are no contexts its one state. What is kept is bounded in bytes and
-in time since it was last used; what is dropped begins with the mean once more, if no store has it.
+A context begins with the mean of the others' states (Velox, thesis section 2.5). Requests without a context
+have a state of their own once there was feedback for them, and that mean before. What is kept is bounded in
+bytes and in time since it was last used; what is dropped begins with the mean once more, unless there is a
+store: then a `Journal` (`stores/journal.py`) watches what changes, and reads again what was dropped.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Protocol
 
 from mainspring.selection.policy import Policy, State
 
@@ -19,8 +21,24 @@ MOST_CONTEXT_BYTES = 256
 """Bytes of a context's name in UTF-8."""
 
 
+class Watcher(Protocol):
+    """Hears what becomes of states; None stands for that of requests without a context."""
+
+    def used(self, now_ns: int, context: str | None) -> State | None:
+        """Hear that a state is used; return the one that memory dropped and no store has yet."""
+
+    def changing(self, now_ns: int, context: str | None, before: State, *, new: bool) -> None:
+        """Hear, before it is, that a state is changed; ``new``: it was not kept."""
+
+    def dropped(self, context: str, state: State) -> None:
+        """Hear that memory drops a state."""
+
+    def forget(self, context: str) -> None:
+        """Hear that a context is to be erased."""
+
+
 class Kept:
-    """A context's state, with the version that a store compares before it writes another one."""
+    """The state of a context."""
 
     __slots__ = ("state", "used_ns", "version")
 
@@ -41,22 +59,44 @@ class Contexts:
         self._idle_ns = idle_ns
         self._kept: OrderedDict[str, Kept] = OrderedDict()
         """The states by context, in the order of their last use."""
-        self._judged = 0
-        """Contexts whose states differ from what they began with: the mean is theirs."""
-        self.shared = policy.init()
-        """The mean of the states that had updates; without contexts the application's one state."""
+        self.watcher: Watcher | None = None
+        self.own: State | None = None
+        """The state of requests without a context; None before there was feedback for them."""
+        self.sums: State = {}
+        """The sums of the states of all contexts that had updates, also of those that only a store has."""
+        self.count = 0.0
+        """Number of these."""
+        self._mean: State | None = policy.init()
+        """Their mean; None where it is to be computed anew."""
         self.bytes = 0
 
     def __len__(self) -> int:
         return len(self._kept)
 
+    @property
+    def mean(self) -> State:
+        """Return the mean of the contexts' states: what a new one begins with."""
+        if self._mean is None:
+            self._mean = {
+                member: tuple([each / self.count for each in sums]) for member, sums in self.sums.items()
+            }
+        return self._policy.completed(self._mean)
+
+    @property
+    def shared(self) -> State:
+        """Return the state of requests without a context."""
+        return self.mean if self.own is None else self.own
+
     def state(self, now_ns: int, context: str | None) -> State:
         """Return the state of a context, or the shared one for None; nothing is kept for one that is new."""
+        left = None if self.watcher is None else self.watcher.used(now_ns, context)
         if context is None:
-            return self._policy.completed(self.shared)
+            return self.shared
         kept = self._kept.get(context)
+        if kept is None and left is not None:
+            kept = self.put(now_ns, context, left)
         if kept is None:
-            return self._policy.completed(self.shared)
+            return self.mean
         kept.used_ns = now_ns
         self._kept.move_to_end(context)
         return self._policy.completed(kept.state)
@@ -65,29 +105,67 @@ class Contexts:
         """Change the state of a context, or the shared one; return what it is then."""
         before = self.state(now_ns, context)
         after = change(before)
+        kept = None if context is None else self._kept.get(context)
+        new = self.own is None if context is None else kept is None or not kept.version
+        if self.watcher is not None:
+            self.watcher.changing(now_ns, context, before, new=new)
         if context is None:
-            self.shared = after
+            self.own = after
             return after
-        kept = self._kept.get(context)
         if kept is None:
             kept = self._kept[context] = Kept(before, now_ns)
             self.bytes += self._size(context, before)
-        self._average(before if kept.version else None, after)
+        self.add(after, 1)
+        if not new:
+            self.add(before, -1)
         kept.version += 1
         kept.state = after
         self.expire(now_ns)
         return after
 
-    def restore(self, now_ns: int, context: str, state: State, version: int) -> None:
-        """Take what a store has of a context; it counts for the mean as one that had updates."""
-        self.forget(context)
+    def add(self, state: State, sign: int) -> None:
+        """Take a context's state into the mean (1), or out of it (-1): that of the last one stays."""
+        if self.count + sign <= 0:
+            self._mean = self.mean
+            self.sums, self.count = {}, 0.0
+            return
+        self.sums = {
+            member: tuple([one + sign * each for one, each in zip(self.sums[member], numbers, strict=True)])
+            if self.sums
+            else numbers
+            for member, numbers in state.items()
+        }
+        self.count += sign
+        self._mean = None
+
+    def total(self, sums: State, count: float) -> None:
+        """Take what a store has of the sums, with what is not in it yet."""
+        if count <= 0:
+            self._mean = self.mean
+            self.sums, self.count = {}, 0.0
+        else:
+            self.sums, self.count, self._mean = sums, count, None
+
+    def peek(self, context: str | None) -> State | None:
+        """Return a state that is kept; it does not count as used."""
+        if context is None:
+            return self.own
+        kept = self._kept.get(context)
+        return None if kept is None else kept.state
+
+    def put(self, now_ns: int, context: str, state: State, version: int = 1) -> Kept:
+        """Keep what a store has of a context, which is in the sums already."""
+        kept = self._kept.get(context)
+        if kept is not None:
+            kept.state = self._policy.completed(state)
+            return kept
         kept = self._kept[context] = Kept(self._policy.completed(state), now_ns, version)
         self.bytes += self._size(context, kept.state)
-        self._average(None, kept.state)
         self.expire(now_ns)
+        return kept
 
     def version(self, context: str) -> int:
-        """Return the updates that a context's state has had; 0 if it is not kept."""
+        """Return the updates that a context's state has had here; 0 if it is not kept."""
         kept = self._kept.get(context)
         return 0 if kept is None else kept.version
 
@@ -96,32 +174,45 @@ class Contexts:
 
         Members that are new to it enter each state with the mean of the others; those that left are dropped.
         """
+        mean = policy.completed(self.mean)
         self._policy = policy
-        self.bytes, judged = 0, []
+        self.bytes, judged = 0, list[State]()
         for context, kept in self._kept.items():
             kept.state = policy.completed(kept.state)
             self.bytes += self._size(context, kept.state)
             if kept.version:
                 judged.append(kept.state)
-        self.shared = policy.completed(self.shared)
-        if judged:
-            columns = {
-                member: zip(*[state[member] for state in judged], strict=True) for member in self.shared
+        self._mean = mean
+        if self.own is not None:
+            self.own = policy.completed(self.own)
+        if self.count:
+            # A store has contexts that are not here: to them, a new member has the numbers of the mean.
+            each = judged if self.watcher is None else [mean]
+            scale = 1.0 if self.watcher is None else self.count
+            self.sums = {
+                member: tuple(
+                    [scale * sum(column) for column in zip(*[one[member] for one in each], strict=True)]
+                )
+                for member in mean
             }
-            self.shared = {
-                member: tuple([sum(column) / len(judged) for column in several])
-                for member, several in columns.items()
-            }
+            self._mean = None
 
     def forget(self, context: str) -> bool:
         """Erase a context; return whether there was one. The mean is then that of the others."""
+        if self.watcher is not None:
+            self.watcher.forget(context)
+            return self.remove(context) is not None
+        kept = self.remove(context)
+        if kept is not None and kept.version:
+            self.add(kept.state, -1)
+        return kept is not None
+
+    def remove(self, context: str) -> Kept | None:
+        """Keep a context no more; the mean stays."""
         kept = self._kept.pop(context, None)
-        if kept is None:
-            return False
-        self.bytes -= self._size(context, kept.state)
-        if kept.version:
-            self._leave(kept.state)
-        return True
+        if kept is not None:
+            self.bytes -= self._size(context, kept.state)
+        return kept
 
     def expire(self, now_ns: int) -> None:
         """Drop what was not used for long, and what was used least recently beyond what may be kept."""
@@ -129,54 +220,25 @@ class Contexts:
             context, kept = next(iter(self._kept.items()))
             if self.bytes <= self._state_bytes and now_ns - kept.used_ns <= self._idle_ns:
                 return
-            self.forget(context)
-
-    def _average(self, before: State | None, after: State) -> None:
-        """Have the mean follow a context's state; ``before`` is None where it did not count so far."""
-        mean = self._policy.completed(self.shared)
-        if before is None:
-            self._judged += 1
-            share = 1 / self._judged
-            self.shared = {
-                member: tuple(
-                    old + share * (new - old) for old, new in zip(mean[member], after[member], strict=True)
-                )
-                for member in mean
-            }
-        else:
-            share = 1 / self._judged
-            self.shared = {
-                member: tuple(
-                    old + share * (new - was)
-                    for old, new, was in zip(mean[member], after[member], before[member], strict=True)
-                )
-                for member in mean
-            }
-
-    def _leave(self, state: State) -> None:
-        """Have the mean be that of the others, unless it was the last: then it stays."""
-        mean, gone = self._policy.completed(self.shared), self._policy.completed(state)
-        if self._judged > 1:
-            share = 1 / (self._judged - 1)
-            self.shared = {
-                member: tuple(
-                    old + share * (old - was) for old, was in zip(mean[member], gone[member], strict=True)
-                )
-                for member in mean
-            }
-        self._judged -= 1
+            if self.watcher is None:
+                self.forget(context)
+            else:
+                self.remove(context)
+                self.watcher.dropped(context, kept.state)
 
     def _size(self, context: str, state: State) -> int:
         numbers = sum(len(each) for each in state.values())
         return CONTEXT_BYTES + len(context.encode()) + NUMBER_BYTES * numbers
 
     def validate(self) -> None:
-        """Raise AssertionError if bytes, bounds or the mean are not what its states say."""
+        """Raise AssertionError if bytes, bounds or, without a store, the mean are not what its states say."""
         assert self.bytes == sum(self._size(context, kept.state) for context, kept in self._kept.items())
         assert self.bytes <= self._state_bytes or not self._kept
+        if self.watcher is not None:
+            return
         judged = [self._policy.completed(kept.state) for kept in self._kept.values() if kept.version]
-        assert len(judged) == self._judged
-        for member, numbers in self.shared.items() if judged else ():
+        assert len(judged) == self.count
+        for member, numbers in self.mean.items() if judged else ():
             for place, number in enumerate(numbers):
                 mean = sum(state[member][place] for state in judged) / len(judged)
                 assert abs(mean - number) <= 1e-6 * max(1.0, abs(mean)), (member, mean, number)

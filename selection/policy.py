@@ -75,6 +75,29 @@ class Policy(ABC):
         common = set(type(self).__mro__).intersection(type(other).__mro__).difference(Policy.__mro__)
         return bool(common) and self.start == other.start
 
+    @property
+    def family(self) -> str:
+        """Return the name of the class whose subclasses learn the same numbers."""
+        own = [each for each in type(self).__mro__ if issubclass(each, Policy) and each is not Policy]
+        return f"{own[-1].__module__}:{own[-1].__qualname__}"
+
+    def fits(self, state: State) -> bool:
+        """Say whether a stored state has as many numbers of each member as this policy's."""
+        return bool(state) and all(len(numbers) == len(self.start) for numbers in state.values())
+
+    def merged(self, there: State, before: State, after: State) -> State:
+        """Return what another gateway stored, with what was learnt here between two states added to it."""
+        there, before, after = self.completed(there), self.completed(before), self.completed(after)
+        return {
+            member: tuple(
+                [
+                    one + new - old
+                    for one, old, new in zip(numbers, before[member], after[member], strict=True)
+                ]
+            )
+            for member, numbers in there.items()
+        }
+
     @abstractmethod
     def select(
         self, state: State, inputs: Inputs, generator: np.random.Generator, context: str | None = None

@@ -95,8 +95,8 @@ FILE_LINES = 500
 FUNCTION_LINES = 50
 
 HOUSE = {
-    "lines of the product": 139_800,
-    "files of the product": 690,
+    "lines of the product": 140_900,
+    "files of the product": 698,
     "lines of the lab": 28_035,
     "files on the way of a request over ZeroMQ": 84,
     "files on the way of a request over HTTP": 86,

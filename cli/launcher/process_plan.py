@@ -183,7 +183,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def make_plan(config: Config) -> Plan:
     """Return the processes of a configuration; raise `ConfigError` for what can't work together."""
     run_dir = Path(config.cluster.run_dir).absolute()
-    config = with_sockets(with_store(config, run_dir), run_dir)
+    config = _with_application_store(with_sockets(with_store(config, run_dir), run_dir), run_dir)
     cluster, repository = config.cluster, config.repository
     if repository.path and cluster.device == CUDA:
         raise ConfigError(
@@ -225,6 +225,13 @@ def make_plan(config: Config) -> Plan:
         run_dir=run_dir,
         repository=repository,
     )
+
+
+def _with_application_store(config: Config, run_dir: Path) -> Config:
+    """Return the configuration with a file for what applications learn, unless it says where that is kept."""
+    store = config.gateway.application_store or f"sqlite:{run_dir / 'applications.sqlite'}"
+    gateway = msgspec.structs.replace(config.gateway, application_store=store)
+    return msgspec.structs.replace(config, gateway=gateway)
 
 
 def _check_models(config: Config, source: ModelSource, specs: Sequence[ModelSpec]) -> None:

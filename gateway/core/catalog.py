@@ -308,12 +308,14 @@ class Catalog:
 
 def catalog_of(config: GatewayConfig, seed: int = 0) -> Catalog:
     """Return an empty catalog with a gateway's settings; ``seed`` as of `Graphs`."""
-    return Catalog(
+    found = Catalog(
         triton=config.compatibility == TRITON,
         most_rows=config.max_rows_per_request,
         most_rows_of=config.model_max_rows,
         seed=seed,
     )
+    found.graphs.applications.state_bytes = config.application_state_bytes
+    return found
 
 
 def unknown_model(name: str, known: Mapping[str, object]) -> str:

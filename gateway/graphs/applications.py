@@ -28,6 +28,10 @@ class Applications:
         """``seed``, of 31 bits, is of what policies draw, and in the ids of answers: each gateway has its
         own."""
         self.generator = np.random.default_rng(seed)
+        self.state_bytes = Bounds().state_bytes
+        """Bytes of contexts that each holds in memory."""
+        self.served: Callable[[Application], None] = lambda _application: None
+        """Called with each that is new or was changed: a store may keep what it learns."""
         self._first_id = (seed << 32) + 1
         self._kept: dict[str, Application] = {}
 
@@ -53,12 +57,13 @@ class Applications:
             except ValueError as error:
                 raise GraphError(str(error)) from None
         self._kept[spec.name] = found
+        self.served(found)
         return found
 
     def made(self, spec: ApplicationSpec) -> Application:
         """Return a new application, which is not kept; raise `GraphError` if it can't be."""
         try:
-            return Application(spec, Bounds(first_id=self._first_id))
+            return Application(spec, Bounds(first_id=self._first_id, state_bytes=self.state_bytes))
         except ValueError as error:
             raise GraphError(str(error)) from None
 

@@ -142,7 +142,7 @@ class LearntFlow(GraphFlow):
             reply = application.combine(self._at_ns, given, self._selected, found, self._context)
         except ValueError as error:
             raise QueryFailed(Reason.BAD_OUTPUT, str(error)) from None
-        self.learnt = Learnt(reply.query_id, tuple(found), reply.missing, sum(reply.default))
+        self.learnt = Learnt(reply.query_id, tuple(found), reply.missing, sum(reply.default), reply.shared)
         arrays = [application.prediction(reply), reply.answer.confidence]
         if reply.answer.scores is not None:
             arrays.append(reply.answer.scores)

@@ -120,6 +120,8 @@ def _head(asked: Asked, timing: Timing) -> Message:
         parameters["models"].string_param = msgspec.json.encode(learnt.models).decode()
         if learnt.defaults:
             parameters["defaults"].int64_param = learnt.defaults
+        if learnt.shared:
+            parameters["shared"].bool_param = True
     elif member := member_of(timing):
         parameters["member"].string_param = member
     return head

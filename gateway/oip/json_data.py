@@ -433,6 +433,8 @@ class ResponseParameters(msgspec.Struct, omit_defaults=True):
     """The members that its answer was made of."""
     defaults: int = 0
     """Rows that have its default, because too few members agree."""
+    shared: bool = False
+    """True if the context's stored state was not known in time, and the shared one stood in for it."""
 
 
 class InferResponse(msgspec.Struct, omit_defaults=True):

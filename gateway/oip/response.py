@@ -84,6 +84,7 @@ def parameters_of(timing: Timing) -> ResponseParameters:
         learnt.query_id,
         learnt.models,
         learnt.defaults,
+        learnt.shared,
     )
 
 

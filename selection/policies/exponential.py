@@ -52,6 +52,10 @@ class Exponential(Policy):
         scale = (1 - floor * len(weights)) / sum(weights.values())
         return {member: floor + scale * weight for member, weight in weights.items()}
 
+    def merged(self, there: State, before: State, after: State) -> State:
+        """Return the sum of what was learnt here and elsewhere; the floor is kept."""
+        return self.lowered(super().merged(there, before, after), {})
+
     def lowered(self, state: State, exponents: Mapping[str, float]) -> State:
         """Return the state with the weights multiplied by e to minus these exponents, and the floor kept."""
         lowered = {member: state[member][0] - exponents.get(member, 0.0) for member in self.members}

@@ -123,7 +123,7 @@ def test_workers_of_one_name_in_two_shards_are_told_of(two: list[FakeCluster]) -
     ("shards", "says"),
     [
         (("tcp://a:1", "tcp://b:1", "tcp://a:1"), "the gateway's shards have tcp://a:1 twice"),
-        (tuple(f"tcp://a:{port}" for port in range(65)), "65 controllers; there may be 64"),
+        (tuple(f"tcp://a:{port}" for port in range(65)), "65; there may be 64"),
     ],
 )
 def test_shards_that_can_not_be_are_refused(shards: tuple[str, ...], says: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -17,8 +16,8 @@ ONE = CONTEXT_BYTES + 1 + 2 * NUMBER_BYTES
 IDLE_NS = 1_000
 
 
-def policy() -> Policy:
-    return make_selection_policy("exp4", ("a", "b"), Output("scores"), {"eta": 1.0, "floor": 0.0})
+def policy(members: tuple[str, ...] = ("a", "b")) -> Policy:
+    return make_selection_policy("exp4", members, Output("scores"), {"eta": 1.0, "floor": 0.0})
 
 
 def lose(member: str, loss: float = 1.0) -> object:
@@ -31,7 +30,7 @@ def lose(member: str, loss: float = 1.0) -> object:
 
 
 class Any(RuleBasedStateMachine):
-    """Updates, restored states and erased ones in any order."""
+    """Updates and erased states in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,13 +48,6 @@ class Any(RuleBasedStateMachine):
         assert after[member][0] == pytest.approx(before[member][0] - loss)
         assert self.contexts.state(self.now_ns, name) == after
         assert self.contexts.version(name) == version + 1
-
-    @rule(name=names, weights=st.tuples(st.floats(-5, 0), st.floats(-5, 0)), version=st.integers(1, 9))
-    def restore(self, name: str, weights: tuple[float, float], version: int) -> None:
-        state = {"a": (weights[0],), "b": (weights[1],)}
-        self.contexts.restore(self.now_ns, name, state, version)
-        assert self.contexts.state(self.now_ns, name) == state
-        assert self.contexts.version(name) == version
 
     @rule(name=names)
     def forget(self, name: str) -> None:
@@ -101,8 +93,9 @@ def test_what_is_not_used_for_long_goes_and_what_is_used_stays() -> None:
 
 
 def test_a_member_that_enters_is_in_every_state() -> None:
-    contexts = Contexts(policy(), 1 << 20, IDLE_NS)
-    contexts.restore(0, "u", {"a": (-1.0,), "gone": (-3.0,)}, 4)
+    contexts = Contexts(policy(("a", "gone")), 1 << 20, IDLE_NS)
+    contexts.update(0, "u", lambda _: {"a": (-1.0,), "gone": (-3.0,)})
+    contexts.adopt(policy())
     assert contexts.state(0, "u") == {"a": (-1.0,), "b": (pytest.approx(-1.0),)}
     contexts.validate()
-    assert np.isfinite(contexts.state(0, "new")["b"][0])
+    assert contexts.state(0, "new") == contexts.state(0, "u")
