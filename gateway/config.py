@@ -399,9 +399,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
         if twice:
             raise ValueError(f"the gateway's shards have {min(twice)} twice; each is another controller")
         if len(self.shards) > MAX_SHARDS:
-            raise ValueError(
-                f"the gateway's shards are {len(self.shards)} controllers; there may be {MAX_SHARDS}"
-            )
+            raise ValueError(f"the gateway's shards are {len(self.shards)}; there may be {MAX_SHARDS}")
         for name, slo_ms in self.model_slo_ms.items():
             if not slo_ms > 0:
                 raise ValueError(
