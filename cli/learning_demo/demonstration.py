@@ -46,6 +46,10 @@ THINGS_S: Final = 25.0
 FEEDBACK_S: Final = 0.5
 LINE_S: Final = 2.0
 """Time between two lines."""
+HEADINGS = (LEARNT, "equal", f"only {BEST}")
+"""Titles of the columns of wrong answers: with learnt weights, with equal ones, and of one model alone."""
+WIDTH = max(map(len, HEADINGS))
+"""Characters of such a column."""
 
 
 class LearningDemoOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +99,7 @@ class LearningDemoReport(msgspec.Struct, frozen=True):
         table = Table(
             title="Wrong answers with and without learning", box=SIMPLE, padding=(0, 1), pad_edge=False
         )
-        for heading in ("while", "things", LEARNT, "all equal", f"only {BEST}", "in time", "weights"):
+        for heading in ("while", "asked", *HEADINGS, "in time", "weights"):
             table.add_column(heading, justify="left" if heading == "while" else "right", no_wrap=True)
         for row in self.rows:
             errors = [f"{row.error(name):.1%}" for name in (LEARNT, EQUAL, FIXED)]
@@ -149,9 +153,8 @@ def play(client: Client, options: LearningDemoOptions, console: Console) -> list
         client.add_graph(application(name, options.slo_ms))
     sensors, rows = Sensors(options.seed), []
     for number, part in enumerate(PARTS):
-        console.print(
-            f"[bold]{part}[/]: wrong {LEARNT}, all equal, only {BEST}; weights of {', '.join(BLUR)}"
-        )
+        headings = "  ".join([f"{heading:>{WIDTH}}" for heading in HEADINGS])
+        console.print(f"[bold]{part}[/]: wrong answers, and the weights of {', '.join(BLUR)}\n  {headings}")
         row = Row(part)
         _play_part(
             client, sensors, row, BEST if number == 1 else "", options.duration_s / len(PARTS), console
@@ -201,7 +204,7 @@ def _say(client: Client, line: Row, console: Console) -> dict[str, float]:
     """Print what the last seconds were like; return the members' weights."""
     reports = {each.spec.name: each for each in client.applications()}
     weights = {each.member: each.weight for each in reports[LEARNT].members}
-    errors = "  ".join([f"{line.error(name):5.1%}" for name in (LEARNT, EQUAL, FIXED)])
+    errors = "  ".join([f"{line.error(name):{WIDTH}.1%}" for name in (LEARNT, EQUAL, FIXED)])
     console.print(f"  {errors}   {_shown(weights)}", highlight=False)
     return weights
 
