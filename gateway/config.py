@@ -85,15 +85,15 @@ ANY = "*"
 _ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:\d{1,5})?")
 
 
-_STORE = re.compile(r"(memory|sqlite:.+)?")
+_STORE = re.compile(r"(memory|sqlite:.+|rediss?://.+)?")
 
 
 def check_store(where: str) -> None:
     """Raise ValueError for what names no store; it may hold a password, and is not shown whole."""
     if not _STORE.fullmatch(where):
         raise ValueError(
-            f"the gateway's application_store begins with {where.partition(':')[0]!r}; it must be memory or "
-            "sqlite:FILE"
+            f"the gateway's application_store begins with {where.partition(':')[0]!r}; it must be memory, "
+            "sqlite:FILE or redis://:PASSWORD@HOST:PORT/DB"
         )
 
 
@@ -350,7 +350,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long a sequence may be without a request before its state is dropped, of models that do not say."""
     application_store: str = ""
     """Where what applications learn is kept: ``memory``; ``sqlite:FILE``, which gateways of one host may
-    share. Empty: ``applications.sqlite`` in ``run_dir``, and memory for a gateway that is started alone."""
+    share; or ``redis://:PASSWORD@HOST:PORT/DB``, with ``rediss`` over TLS. Empty: ``applications.sqlite`` in
+    ``run_dir``, and memory for a gateway that is started alone."""
     application_state_bytes: int = 64 << 20
     """Bytes of states of contexts that each application holds in memory."""
     token_file: str = ""

@@ -7,6 +7,7 @@ import asyncio
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.graphs.applications import Applications
 from mainspring.gateway.stores.keeper import Keeper, Store
+from mainspring.gateway.stores.redis import RedisStore
 from mainspring.gateway.stores.sqlite import SqliteStore
 
 SQLITE = "sqlite:"
@@ -28,4 +29,4 @@ def make_store(where: str) -> Store | None:
     """Return the store that a configuration names; None for memory."""
     if where in ("", "memory"):
         return None
-    return SqliteStore(where.removeprefix(SQLITE))
+    return SqliteStore(where.removeprefix(SQLITE)) if where.startswith(SQLITE) else RedisStore(where)
