@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Ordered
 from typing import Any
 
 from mainspring.client.channel import Channel
+from mainspring.client.errors import InvalidRequest
 from mainspring.messages import clients
 from mainspring.messages.applications import ApplicationReport
+from mainspring.messages.codes import Reason
+
+_BEHIND_ALL_MS = 3_600_000.0
+"""Time that a request gets which nobody waits for. An application may give one without a deadline its own."""
 
 
 class ApplicationCalls:
@@ -17,24 +23,36 @@ class ApplicationCalls:
     def _channel(self) -> Channel:
         raise NotImplementedError
 
+    def infer(self, *arguments: Any, **named: Any) -> Any:
+        """Ask; see `Client.infer`."""
+        raise NotImplementedError
+
     def _exchange(self, message: clients.FromClient) -> Any:
         raise NotImplementedError
 
     def observe(
         self,
         application: str,
-        query_id: int,
+        query_id: int | None,
         truth: Ordered[int | float | str] = (),
         *,
         rewards: Ordered[float] = (),
         rows: Ordered[int] = (),
+        inputs: Mapping[str, Any] | None = None,
+        context: str = "",
     ) -> clients.Observed:
         """Tell an application what came true of an answer, by the ``query_id`` of its ``timing.learnt``.
 
         ``truth`` has the class, label or value of each of ``rows``, by default the first ones on; or
-        ``rewards`` how good the answer was, from 0 to 1. Returns what became of the rows. Raises
-        `InvalidRequest`, which names what is wrong.
+        ``rewards`` how good the answer was, from 0 to 1. Without an answer, ``query_id`` None, the members
+        are asked for one to ``inputs``, behind all others, and a ``context`` learns from it. Returns what
+        became of the rows. Raises `InvalidRequest`, which names what is wrong.
         """
+        if (query_id is None) == (inputs is None):
+            raise InvalidRequest("give either query_id or inputs", Reason.BAD_INPUT)
+        if query_id is None:
+            answer = self.infer(application, inputs, slo_ms=_BEHIND_ALL_MS, context=context)
+            query_id = answer.timing.learnt.query_id if answer.timing.learnt else 0
         told = tuple(truth), tuple(rewards), tuple(rows)
         message = clients.Observe(self._channel.next_key(), application, query_id, *told)
         found: clients.Observed = self._exchange(message)

@@ -25,7 +25,7 @@ from mainspring.client.requests import MAX_UNREAD_BYTES, Call
 from mainspring.client.result import InferResult
 from mainspring.client.sequences import AsyncSequence, Places
 from mainspring.messages.applications import ApplicationReport
-from mainspring.messages.clients import ServedGraph
+from mainspring.messages.clients import Observed, ServedGraph
 from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.status import ClusterStatus
@@ -199,6 +199,10 @@ class AsyncClient(OfOneProcess):
     async def graphs(self) -> tuple[ServedGraph, ...]:
         """Return the graphs that are served; see `Client.graphs`."""
         return await asyncio.to_thread(self._client.graphs)
+
+    async def observe(self, application: str, query_id: int | None, *given: Any, **named: Any) -> Observed:
+        """Tell an application what came true; see `Client.observe`."""
+        return await asyncio.to_thread(self._client.observe, application, query_id, *given, **named)
 
     async def applications(self) -> tuple[ApplicationReport, ...]:
         """Return what was learnt of applications; see `Client.applications`."""

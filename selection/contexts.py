@@ -115,9 +115,10 @@ class Contexts:
         if kept is None:
             kept = self._kept[context] = Kept(before, now_ns)
             self.bytes += self._size(context, before)
-        self.add(after, 1)
-        if not new:
-            self.add(before, -1)
+        if new:
+            self.add(after, 1)
+        else:
+            self._shift(before, after)
         kept.version += 1
         kept.state = after
         self.expire(now_ns)
@@ -136,6 +137,16 @@ class Contexts:
             for member, numbers in state.items()
         }
         self.count += sign
+        self._mean = None
+
+    def _shift(self, before: State, after: State) -> None:
+        """Have the mean follow a context's state that is in it."""
+        self.sums = {
+            member: tuple(
+                [whole + to - at for whole, at, to in zip(sums, before[member], after[member], strict=True)]
+            )
+            for member, sums in self.sums.items()
+        }
         self._mean = None
 
     def total(self, sums: State, count: float) -> None:

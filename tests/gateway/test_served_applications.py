@@ -72,6 +72,14 @@ def test_it_is_answered_and_learns_from_feedback_once(served: Served) -> None:
     assert client.observe("sums", learnt.query_id + 1, truth).unknown == len(alone)
 
 
+def test_feedback_without_an_answer_brings_the_inputs(served: Served) -> None:
+    told = served.client.observe("sums", None, rewards=[1.0] * len(X), inputs={"data": X}, context="eve")
+    assert told.joined == len(X)
+    for query_id, inputs in ((None, None), (1, {"data": X})):
+        with pytest.raises(mainspring.InvalidRequest, match="give either query_id or inputs"):
+            served.client.observe("sums", query_id, [0.0], inputs=inputs)
+
+
 def test_what_can_not_be_is_said_in_one_sentence(served: Served) -> None:
     client = served.client
     with pytest.raises(mainspring.InvalidRequest, match="'one' is not an application: it learns nothing"):
