@@ -134,6 +134,8 @@ def read_graph_problem(spec: SimulationSpec) -> GraphProblem:
     kinds = tuple(read_kind(number, group) for number, group in enumerate(spec.devices, start=1))
     if len({kind.name for kind in kinds}) < len(kinds):
         raise PlanError("two groups of devices are of one kind: a plan has one group for each kind")
+    if any(kind.least for kind in kinds):
+        raise PlanError("least is for plans of pools: take it out, since each step of a graph has a device")
     one_each = msgspec.structs.replace(
         spec, devices=tuple(msgspec.structs.replace(group, count=1) for group in spec.devices)
     )

@@ -68,7 +68,7 @@ FEATURES: dict[str, str] = {
     "Cluster state, scheduler, controller, the rest": "cluster/** scheduler/** controller/**",
     "Model repository in Triton's layout": "repository/** messages/repository.py client/repository.py",
     "Applications that learn": "selection/** messages/applications.py gateway/graphs/learnt.py",
-    "Planner of pools (Ribbon)": "planner/** cli/pools.py cli/verbs/plan.py",
+    "Planner (Ribbon, InferLine)": "planner/** cli/pools.py cli/graph_plans.py cli/verbs/plan.py",
     "Console, page": (
         "console/web/** console/pages.py console/server.py console/config.py cli/verbs/console.py"
     ),

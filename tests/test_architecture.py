@@ -95,8 +95,8 @@ FILE_LINES = 500
 FUNCTION_LINES = 50
 
 HOUSE = {
-    "lines of the product": 141_000,
-    "files of the product": 698,
+    "lines of the product": 141_350,
+    "files of the product": 699,
     "lines of the lab": 28_035,
     "files on the way of a request over ZeroMQ": 84,
     "files on the way of a request over HTTP": 86,

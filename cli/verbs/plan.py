@@ -33,8 +33,8 @@ Spec = Annotated[
 Search = Annotated[
     str | None,
     typer.Option(
-        help="How pools are chosen: exact, exhaustive, ribbon, informed. By default informed with "
-        "--evaluate live, else exact."
+        help="How pools are chosen: exact, exhaustive, ribbon, informed; with graphs inferline or exact. By "
+        "default informed with --evaluate live, else exact; inferline with graphs."
     ),
 ]
 Evaluate = Annotated[str, typer.Option(help="How a pool is evaluated: queues, simulate, live.")]
@@ -95,7 +95,20 @@ def plan(
     """
     from mainspring.cli.launcher.run_dir import OUTPUT_REMEDY, claimed
     from mainspring.cli.pools import Cluster, Options, Planning
+    from mainspring.simulator.spec_file import parse_spec, read_table
 
+    table = read_table(spec, settings or [])
+    parsed = parse_spec(table, spec.name, planned=True)
+    if parsed.graphs:
+        from mainspring.cli.graph_plans import plan_graphs
+
+        if evaluate != "queues":
+            raise typer.BadParameter("graphs are planned by queues", param_hint="--evaluate")
+        with claimed(output, "another plan", OUTPUT_REMEDY):
+            wanted = search or "inferline", evaluations, confidence
+            if not plan_graphs(table, parsed, output, *wanted, as_json=as_json):
+                raise typer.Exit(1)
+        return
     live = evaluate == LIVE
     cluster = Cluster(address, token, _seconds(window)) if live else None
     if watch and (cluster is None or cluster.window_s is None):

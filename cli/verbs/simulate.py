@@ -154,6 +154,8 @@ def _simulate(
     from mainspring.cli.simulating import bounded_run, check_bound, report
     from mainspring.simulator.cluster import build_cluster
     from mainspring.simulator.estimate import expected_requests, hopeless, told_first
+    from mainspring.simulator.graph_groups import with_families
+    from mainspring.simulator.graphs import as_models
     from mainspring.simulator.run import simulate as run_spec
     from mainspring.simulator.workloads import title
     from mainspring.traces.report import ProgressLine
@@ -161,7 +163,9 @@ def _simulate(
     check_bound(spec, bound)
     cluster = build_cluster(spec)
     heading = title(spec, len(cluster.models))
-    for mind in (told_first(expected_requests(spec, cluster.models)), hopeless(spec, cluster.models)):
+    graphs = with_families(spec.graphs, spec.families)
+    known = [*cluster.models, *as_models(graphs, cluster.models)]
+    for mind in (told_first(expected_requests(spec, known)), hopeless(spec, known)):
         if mind:
             typer.echo(mind, err=True)
     length_s = spec.warm_up_s + spec.duration_s
