@@ -95,19 +95,9 @@ def plan(
     """
     from mainspring.cli.launcher.run_dir import OUTPUT_REMEDY, claimed
     from mainspring.cli.pools import Cluster, Options, Planning
-    from mainspring.simulator.spec_file import parse_spec, read_table
 
-    table = read_table(spec, settings or [])
-    parsed = parse_spec(table, spec.name, planned=True)
-    if parsed.graphs:
-        from mainspring.cli.graph_plans import plan_graphs
-
-        if evaluate != "queues":
-            raise typer.BadParameter("graphs are planned by queues", param_hint="--evaluate")
-        with claimed(output, "another plan", OUTPUT_REMEDY):
-            wanted = search or "inferline", evaluations, confidence
-            if not plan_graphs(table, parsed, output, *wanted, as_json=as_json):
-                raise typer.Exit(1)
+    wanted = search or "inferline", evaluations, confidence
+    if _plans_graphs(spec, settings or [], output, evaluate, wanted, as_json=as_json):
         return
     live = evaluate == LIVE
     cluster = Cluster(address, token, _seconds(window)) if live else None
@@ -126,6 +116,35 @@ def plan(
             planning.watch()
     if found.best is None:
         raise typer.Exit(1)
+
+
+def _plans_graphs(
+    path: Path,
+    settings: Sequence[str],
+    output: Path,
+    evaluate: str,
+    wanted: tuple[str, int | None, float],
+    *,
+    as_json: bool,
+) -> bool:
+    """Plan devices for the steps of a spec's graph; return False if it has none.
+
+    ``wanted`` are search, evaluations and confidence.
+    """
+    from mainspring.cli.graph_plans import plan_graphs
+    from mainspring.cli.launcher.run_dir import OUTPUT_REMEDY, claimed
+    from mainspring.simulator.spec_file import parse_spec, read_table
+
+    table = read_table(path, settings)
+    spec = parse_spec(table, path.name, planned=True)
+    if not spec.graphs:
+        return False
+    if evaluate != "queues":
+        raise typer.BadParameter("graphs are planned by queues", param_hint="--evaluate")
+    with claimed(output, "another plan", OUTPUT_REMEDY):
+        if not plan_graphs(table, spec, output, *wanted, as_json=as_json):
+            raise typer.Exit(1)
+    return True
 
 
 def _seconds(window: str) -> float | None:
