@@ -57,3 +57,11 @@ def test_each_protocol_of_the_list_has_its_keys_and_is_started() -> None:
         assert isinstance(getattr(config, f"{name}_address"), str)
         assert getattr(config, f"{name}_max_connections") > 0
     assert config.protocols == {"http": "http://127.0.0.1:0"}
+
+
+def test_a_store_that_is_none_is_refused_without_its_password() -> None:
+    for where in ("", "memory", "sqlite:learnt", "redis://:secret@host:6379/1"):
+        assert GatewayConfig(application_store=where).application_store == where
+    with pytest.raises(ValueError, match="application_store begins with 'rediz'; it must be memory") as error:
+        GatewayConfig(application_store="rediz://:secret@host")
+    assert "secret" not in str(error.value)

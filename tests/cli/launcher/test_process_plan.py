@@ -33,6 +33,7 @@ def test_a_plan_has_every_process_and_survives_its_file(emulated: Callable[..., 
     assert isinstance(controller, ControllerJob)
     assert isinstance(gateway, GatewayJob)
     assert gateway.gateway.controller_address == f"unix://{config.cluster.run_dir}/controller.sock"
+    assert gateway.gateway.application_store == f"sqlite:{config.cluster.run_dir}/applications.sqlite"
     for worker in workers:
         assert isinstance(worker, WorkerJob)
         assert worker.worker.controller == gateway.gateway.controller_address
