@@ -244,6 +244,7 @@ shares: $(STAMP) ## Say what requests without a deadline get beside others, and 
 
 selection: $(STAMP) ## Play Clipper's figures of model selection on handwritten digits
 	$(BIN)/python -m mainspring.experiments.selection $(ARGS)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m mainspring.experiments.velox
 
 ribbon: $(STAMP) native ## Hold the planner against Ribbon's artifact
 	$(BIN)/python -m mainspring.experiments.ribbon $(ARGS)

@@ -58,6 +58,18 @@ class ApplicationCalls:
         found: clients.Observed = self._exchange(message)
         return found
 
+    def top_k(
+        self, application: str, items: Ordered[int] | None, k: int, *, context: str = ""
+    ) -> clients.BestItems:
+        """Return the k best of some items, by number, or of all (None), for a user, with their scores.
+
+        `observe` takes its ``query_id``, with their places as ``rows``. Raises `InvalidRequest`, which names
+        what is wrong.
+        """
+        asked = None if items is None else tuple(items)
+        message = clients.TopK(self._channel.next_key(), application, k, asked, context)
+        return self._exchange(message)  # type: ignore[no-any-return]
+
     def applications(self) -> tuple[ApplicationReport, ...]:
         """Return the applications by name, with what this client's gateway has learnt and counted of them."""
         return self._exchange(clients.ListApplications(self._channel.next_key()))  # type: ignore[no-any-return]

@@ -25,7 +25,7 @@ from mainspring.client.requests import MAX_UNREAD_BYTES, Call
 from mainspring.client.result import InferResult
 from mainspring.client.sequences import AsyncSequence, Places
 from mainspring.messages.applications import ApplicationReport
-from mainspring.messages.clients import Observed, ServedGraph
+from mainspring.messages.clients import BestItems, Observed, ServedGraph
 from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.status import ClusterStatus
@@ -203,6 +203,12 @@ class AsyncClient(OfOneProcess):
     async def observe(self, application: str, query_id: int | None, *given: Any, **named: Any) -> Observed:
         """Tell an application what came true; see `Client.observe`."""
         return await asyncio.to_thread(self._client.observe, application, query_id, *given, **named)
+
+    async def top_k(
+        self, application: str, items: Sequence[int] | None, k: int, *, context: str = ""
+    ) -> BestItems:
+        """Return the best items for a user; see `Client.top_k`."""
+        return await asyncio.to_thread(self._client.top_k, application, items, k, context=context)
 
     async def applications(self) -> tuple[ApplicationReport, ...]:
         """Return what was learnt of applications; see `Client.applications`."""

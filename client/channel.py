@@ -464,7 +464,7 @@ def _outcome(message: object, frames: list[Any], call: Call, now_ns: int) -> obj
             return message.applications
         case clients.StatusReply():
             return message.status
-        case clients.Observed():
+        case clients.Observed() | clients.BestItems():
             return message
         case _:
             return None

@@ -28,6 +28,7 @@ from typing import Final, NamedTuple, Protocol
 
 import uvloop
 
+from mainspring.gateway.aside import place
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.descriptors import shortage
 from mainspring.gateway.driver import GatewayDriver
@@ -209,6 +210,7 @@ class _Server:
         uploads = Uploads()
         try:
             self._driver = GatewayDriver(self._hub, config)
+            self._driver.catalog.graphs.applications.place = place
             self._clients = ZeroMqFrontEnd(config, self._driver, self._hub)
             self._local = serve_local(config, self._driver, self._hub, self.address)
         except BaseException:

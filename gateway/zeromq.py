@@ -200,6 +200,11 @@ class ZeroMqFrontEnd:
                 self._send(connection.peer, encode(clients.Done(message.key)))
             case clients.Observe():
                 self._send(connection.peer, encode(self._driver.catalog.observe(monotonic_ns(), message)))
+            case clients.TopK():
+                peer = connection.peer
+                self._driver.catalog.top_k(
+                    monotonic_ns(), message, lambda told: self._send(peer, encode(told))
+                )
             case clients.ListModels():
                 self._list_models(connection, message.key)
             case clients.ListGraphs():
@@ -249,6 +254,7 @@ class ZeroMqFrontEnd:
                 clients.InferRequest(model=model)
                 | clients.EndSequence(model=model)
                 | clients.Observe(application=model)
+                | clients.TopK(application=model)
             ):
                 return check(shown, model, now_ns)
             case clients.AddModel(model=spec):

@@ -37,7 +37,7 @@ MODULES = {
     "python-zoo": ("PIL", "tokenizers"),
     "parquet": ("pyarrow",),
     "planner": ("numba",),
-    "linear": ("scipy",),
+    "linear": ("scipy", "threadpoolctl"),
     "cluster": ("ray",),
     "tracing": ("opentelemetry",),
     "remote": ("fsspec",),

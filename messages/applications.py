@@ -12,6 +12,8 @@ from mainspring.messages.queries import MOST_CHARACTERS, MOST_SLO_MS
 from mainspring.messages.tables import ConfigError, build
 
 MOST_APPLICATION_MEMBERS = 64
+LINEAR = "linear"
+"""Name of the policy whose members are features, not predictions."""
 
 
 Option = bool | float | str | tuple[float, ...]
@@ -23,9 +25,9 @@ class ApplicationSpec(
     """Models that answer a request together, chosen and weighed by what feedback says of them."""
 
     name: str
-    members: tuple[str, ...]
-    """Models, families or graphs: ``cnn`` or ``cnn:2``."""
-    output: str
+    members: tuple[str, ...] = ()
+    """Models, families or graphs: ``cnn`` or ``cnn:2``. `linear` has one, or a table."""
+    output: str = ""
     """The output of every member that is combined."""
     policy: str = "exp4"
     """Name of the policy, or ``package.module:Class``."""
@@ -109,20 +111,36 @@ def member_name(member: str) -> str:
     return name if colon and version.isdigit() else member
 
 
+def _linear_fault(spec: ApplicationSpec, where: str) -> str | None:
+    """Return what is wrong with the members of `linear`; None if nothing is."""
+    if bool(spec.options.get("table")) == bool(spec.members):
+        return f"{where} with policy 'linear' needs the option table, or one member that computes features"
+    if not spec.context:
+        return f"{where} with policy 'linear' has weights of each user: set context to true"
+    if len(spec.members) > 1:
+        return f"{where} with policy 'linear' has {len(spec.members)} members, and may have one"
+    if spec.confidence is not None:
+        return f"{where} has confidence, which policy 'linear' has not: its answers have an uncertainty"
+    return None
+
+
 def application_fault(spec: ApplicationSpec) -> str | None:
     """Return what is wrong with an application whatever its members are; None if nothing is."""
     where, count = f"application {spec.name!r}", len(spec.members)
     if not 0 < len(spec.name) <= MOST_CHARACTERS or not spec.name.isprintable():
         return f"{where}: a name has 1 to {MOST_CHARACTERS} printable characters"
-    if not 1 <= count <= MOST_APPLICATION_MEMBERS:
+    linear = spec.policy == LINEAR
+    if linear and (fault := _linear_fault(spec, where)):
+        return fault
+    if not (linear or count) or count > MOST_APPLICATION_MEMBERS:
         return f"{where} has {count} members, and has to have 1 to {MOST_APPLICATION_MEMBERS}"
     if len({member_name(each) for each in spec.members}) < count:
         return f"{where} names a member twice"
-    if not spec.output:
+    if not spec.output and count:
         return f"{where} needs the key 'output': the output of its members that is combined"
     if spec.slo_ms is not None and not 0 < spec.slo_ms <= MOST_SLO_MS:
         return f"slo_ms of {where} is {spec.slo_ms:g}; it has to be above 0, and at most an hour"
-    if not 1 <= spec.least <= count:
+    if not 1 <= spec.least <= max(1, count):
         return f"least of {where} is {spec.least}; it has to be 1 to {count}, the number of its members"
     if not 0 <= spec.tolerance < math.inf:
         return f"tolerance of {where} is {spec.tolerance:g}; it has to be a number from 0 on"
@@ -150,7 +168,7 @@ def read_application(table: Mapping[str, Any], source: str) -> ApplicationSpec:
 
     Raises `ConfigError`, which names the key and what would be right.
     """
-    for key in ("name", "members", "output"):
+    for key in ("name",) if table.get("policy") == LINEAR else ("name", "members", "output"):
         if key not in table:
             raise ConfigError(f"{source} needs the key {key!r}")
     spec = build(ApplicationSpec, table, source, {})

@@ -339,6 +339,32 @@ class Observe(msgspec.Struct, frozen=True, tag="observe", omit_defaults=True):
     """Rows of the request; empty: the first ones, as many as there is feedback for."""
 
 
+class TopK(msgspec.Struct, frozen=True, tag="top_k", omit_defaults=True):
+    """Ask an application with the policy `linear` for the best items; the reply is `BestItems`."""
+
+    key: int
+    application: str
+    k: int
+    items: tuple[int, ...] | None = None
+    """Numbers of the items among which they are; None: all."""
+    context: str = ""
+    """User whom they are for; empty: whoever is new."""
+
+
+class BestItems(msgspec.Struct, frozen=True, tag="best_items", omit_defaults=True):
+    """The best items, the best first."""
+
+    key: int
+    query_id: int
+    """Under which feedback finds them (`Observe`); its rows are their places."""
+    items: tuple[int, ...]
+    scores: tuple[float, ...]
+    random: int = -1
+    """Place of an item that was drawn, whatever its score; -1 if none was."""
+    version: int = 1
+    """The table and weights that gave them."""
+
+
 class Observed(msgspec.Struct, frozen=True, tag="observed", omit_defaults=True):
     """The rows of feedback by what became of them."""
 
@@ -439,6 +465,7 @@ FromClient = (
     | WeighModel
     | AddGraph
     | Observe
+    | TopK
     | RemoveGraph
     | ListGraphs
     | ListApplications
@@ -458,5 +485,6 @@ ToClient = (
     | ApplicationList
     | StatusReply
     | Observed
+    | BestItems
     | Done
 )

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from mainspring.messages.applications import ApplicationSpec, application_fault, read_application
+from mainspring.messages.applications import LINEAR, ApplicationSpec, application_fault, read_application
 from mainspring.messages.queries import MOST_CHARACTERS, MOST_SLO_MS, MOST_STEPS
 from mainspring.messages.tables import ConfigError, build
 
@@ -145,7 +145,7 @@ def read_graph(text: str, source: str) -> GraphSpec:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source} is not TOML: {error}") from None
-    if "members" in table and "output" in table:
+    if ("members" in table and "output" in table) or table.get("policy") == LINEAR:
         application = read_application(table, source)
         return GraphSpec(name=application.name, slo_ms=application.slo_ms, application=application)
     if "members" in table or "score" in table:

@@ -26,7 +26,7 @@ from mainspring.gateway.core.validation import (
     signature_of,
 )
 from mainspring.gateway.graphs.served import NO_SHARES, Graphs
-from mainspring.messages.clients import ErrorReply, InferRequest, Observe, Observed
+from mainspring.messages.clients import BestItems, ErrorReply, InferRequest, Observe, Observed, TopK
 from mainspring.messages.codes import Reason
 from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.model import ModelSpec
@@ -304,6 +304,14 @@ class Catalog:
         except BadRequest as error:
             return ErrorReply(message.key, error.reason, error.detail)
         return Observed(message.key, *[told[each] for each in Feedback])
+
+    def top_k(self, now_ns: int, message: TopK, then: Callable[[BestItems | ErrorReply], None]) -> None:
+        """Hand on the best items of an application, or what is wrong with asking for them."""
+        try:
+            self.resolve(message.application, None)
+            self.graphs.applications.top_k(now_ns, message, then)
+        except BadRequest as error:
+            then(ErrorReply(message.key, error.reason, error.detail))
 
 
 def catalog_of(config: GatewayConfig, seed: int = 0) -> Catalog:

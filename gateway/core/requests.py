@@ -405,6 +405,8 @@ def answer(
         timing = computed(now_ns, *times, dispatch, output)
     if dispatch is not None and request.flow is not None and (steps := request.flow.timing()):
         timing = msgspec.structs.replace(timing, steps=steps, learnt=request.flow.learnt)
+    elif request.flow is not None and request.flow.learnt is not None:
+        timing = msgspec.structs.replace(timing, learnt=request.flow.learnt)
     accepted = request.accepted
     signature = accepted.signature.at(accepted.sizes)
     specs, shape = signature.spec.outputs, signature.spec.client_shape

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 
 import msgspec
 import numpy as np
 
-from mainspring.gateway.core.validation import BadRequest
+from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.graphs.checking import GraphError
-from mainspring.messages.applications import ApplicationReport, ApplicationSpec
-from mainspring.messages.clients import Observe
+from mainspring.gateway.graphs.tables import check_linear, load_table
+from mainspring.messages.applications import LINEAR, ApplicationReport, ApplicationSpec, application_fault
+from mainspring.messages.clients import BestItems, ErrorReply, Observe, TopK
 from mainspring.messages.codes import Reason
 from mainspring.selection.application import Application, Bounds
 from mainspring.selection.ledger import Feedback
+from mainspring.selection.linear.application import LinearApplication, Place, Ranked
 from mainspring.selection.report import report
 
 
@@ -32,15 +34,17 @@ class Applications:
         """Bytes of contexts that each holds in memory."""
         self.served: Callable[[Application], None] = lambda _application: None
         """Called with each that is new or was changed: a store may keep what it learns."""
+        self.place: Callable[[], Place] = Place
+        """What gives the models of new applications a place to work at."""
         self._first_id = (seed << 32) + 1
         self._kept: dict[str, Application] = {}
 
-    def take(self, spec: ApplicationSpec, members: Collection[str]) -> Application:
+    def take(self, spec: ApplicationSpec, members: Mapping[str, Signature]) -> Application:
         """Return a served application with those of its ``members`` that are there, and what was learnt.
 
         Raises `GraphError` if it can't be, `MembersGone` if none is there.
         """
-        if not members:
+        if not members and spec.members:
             names = " and ".join(map(repr, spec.members[:8]))
             raise MembersGone(f"its last member was removed: add one of {names} again, or change its members")
         if len(members) < len(spec.members):
@@ -48,7 +52,7 @@ class Applications:
             spec = msgspec.structs.replace(spec, members=present, least=min(spec.least, len(present)))
         before = self._kept.get(spec.name)
         if before is None:
-            found = self.made(spec)
+            found = self.made(spec, members)
         elif before.spec == spec:
             return before
         else:
@@ -57,15 +61,33 @@ class Applications:
             except ValueError as error:
                 raise GraphError(str(error)) from None
         self._kept[spec.name] = found
-        self.served(found)
+        if not isinstance(found, LinearApplication):
+            # Whose weights no store keeps.
+            self.served(found)
         return found
 
-    def made(self, spec: ApplicationSpec) -> Application:
+    def made(self, spec: ApplicationSpec, members: Mapping[str, Signature]) -> Application:
         """Return a new application, which is not kept; raise `GraphError` if it can't be."""
+        bounds = Bounds(first_id=self._first_id, state_bytes=self.state_bytes)
         try:
-            return Application(spec, Bounds(first_id=self._first_id, state_bytes=self.state_bytes))
+            if spec.policy == LINEAR and application_fault(spec) is None:
+                return self._linear(spec, bounds, members)
+            return Application(spec, bounds)
         except ValueError as error:
             raise GraphError(str(error)) from None
+
+    def _linear(
+        self, spec: ApplicationSpec, bounds: Bounds, members: Mapping[str, Signature]
+    ) -> LinearApplication:
+        check_linear()
+        table, rank = None, 0
+        if spec.members:
+            outputs = members[spec.members[0]].spec.outputs
+            rank = next((each.shape[0] for each in outputs if each.name == spec.output and each.shape), 0)
+        else:
+            table = load_table(str(spec.options["table"]))
+            rank = table.shape[1] if table.ndim == 2 else 0
+        return LinearApplication(spec, bounds, table, rank, self.place())
 
     def drop(self, name: str) -> None:
         """Forget what was learnt of an application that is served no more."""
@@ -106,4 +128,31 @@ class Applications:
                 rows=message.rows or None,
             )
         except ValueError as error:
+            raise BadRequest(Reason.BAD_INPUT, str(error)) from None
+
+    def _linear_of(self, name: str) -> LinearApplication:
+        found = self.get(name)
+        if not isinstance(found, LinearApplication):
+            raise BadRequest(
+                Reason.BAD_INPUT, f"{name!r} has the policy {found.spec.policy!r}: items are for 'linear'"
+            )
+        return found
+
+    def top_k(self, now_ns: int, message: TopK, then: Callable[[BestItems | ErrorReply], None]) -> None:
+        """Hand on the best items of an application that was resolved; raise `BadRequest`."""
+
+        def told(found: Ranked | ValueError) -> None:
+            if isinstance(found, ValueError):
+                then(ErrorReply(message.key, Reason.BAD_INPUT, str(found)))
+                return
+            items, scores = tuple(found.best.items.tolist()), tuple(found.best.scores.tolist())
+            then(BestItems(message.key, found.query_id, items, scores, found.best.random, found.version))
+
+        items = None if message.items is None else np.array(message.items, np.int64)
+        context = message.context or None
+        try:
+            self._linear_of(message.application).top_k(
+                now_ns, items, message.k, self.generator, context, told
+            )
+        except (ValueError, OverflowError) as error:
             raise BadRequest(Reason.BAD_INPUT, str(error)) from None

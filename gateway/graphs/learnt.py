@@ -20,17 +20,19 @@ from mainspring.gateway.graphs.checking import Graph, GraphError
 from mainspring.gateway.graphs.families import Members
 from mainspring.gateway.graphs.lengths import Expected
 from mainspring.gateway.graphs.run import GraphFlow, frame_of
-from mainspring.messages.applications import ApplicationSpec, member_name
+from mainspring.messages.applications import LINEAR, ApplicationSpec, member_name
 from mainspring.messages.clients import Learnt
 from mainspring.messages.codes import Reason
 from mainspring.messages.graphs import GraphSpec, StepSpec
 from mainspring.messages.model import ModelSpec, TensorSpec
 from mainspring.messages.peers import TensorHeader
 from mainspring.selection.application import Application
+from mainspring.selection.linear.application import ITEM
 from mainspring.selection.outputs import Array
 
 Made = tuple[Graph, Sequence[Signature], Sequence[Members | None], Expected]
 PREDICTION, CONFIDENCE, SCORES = "prediction", "confidence", "scores"
+_LINEAR = (TensorSpec(PREDICTION, "float32", ()), TensorSpec("uncertainty", "float32", ()))
 
 
 def steps_of(spec: ApplicationSpec, inputs: Collection[str] = ()) -> dict[str, str]:
@@ -73,6 +75,12 @@ def as_graph(spec: ApplicationSpec, models: Mapping[str, ModelSpec]) -> GraphSpe
     )
 
 
+def of_table(spec: ApplicationSpec) -> Graph:
+    """Return the graph of an application with a table of items: it has no step, the gateway answers it."""
+    graph = GraphSpec(name=spec.name, inputs=(ITEM,), slo_ms=spec.slo_ms)
+    return Graph(graph, (), (TensorSpec(ITEM, "int64", ()),), tuple([(each, ()) for each in _LINEAR]))
+
+
 def answering(spec: ApplicationSpec, graph: Graph) -> Graph:
     """Return the graph with the outputs that the application has in place of its members'.
 
@@ -81,6 +89,12 @@ def answering(spec: ApplicationSpec, graph: Graph) -> Graph:
     ((tensor, sources),) = graph.outputs
     shown = f"output {spec.output!r} is {tensor.dtype}[{', '.join(tensor.dims)}] for each row"
     number = tensor.dtype.startswith(("float", "int", "uint"))
+    if spec.policy == LINEAR:
+        if not tensor.dtype.startswith("float") or len(tensor.shape) != 1 or tensor.open or tensor.varies:
+            raise GraphError(
+                f"{shown}; with policy 'linear' it has to be as many floats as there are features"
+            )
+        return graph._replace(outputs=tuple([(each, sources) for each in _LINEAR]))
     if spec.kind == "scores":
         if not tensor.dtype.startswith("float") or len(tensor.shape) != 1 or tensor.open or tensor.varies:
             raise GraphError(f"{shown}; of kind 'scores' it has to be as many floats as there are classes")
@@ -108,6 +122,7 @@ class LearntFlow(GraphFlow):
         self._context = request.accepted.context or None
         self._names = [member_name(step.spec.model) for step in self._graph.steps]
         self._selected: dict[str, float] = {}
+        self._answer: tuple[Frame, ...] | None = None
 
     def begin(self) -> list[Pending]:
         """Return the pieces of the members that the policy selects, those that count most first."""
@@ -125,6 +140,12 @@ class LearntFlow(GraphFlow):
 
     def outputs(self) -> tuple[Frame, ...]:
         """Return prediction and confidence, and of scores their mean, for each row; raise `QueryFailed`."""
+        if self._answer is None:
+            # Asked for twice where nothing has to run.
+            self._answer = self._combined()
+        return self._answer
+
+    def _combined(self) -> tuple[Frame, ...]:
         # What is kept until feedback comes is copied: a worker or a client may wait for its memory.
         found: dict[str, Array] = {}
         for source in self._graph.outputs[0][1]:

@@ -163,10 +163,14 @@ class Graphs:
         application: Application | None = None
         if spec.application is not None:
             application = self._application(spec, found, families)
-            spec = learnt.as_graph(application.spec, {name: each.spec for name, each in found.items()})
+            if application.members:
+                spec = learnt.as_graph(application.spec, {name: each.spec for name, each in found.items()})
         for step in spec.steps:
             self._resolve_step(f"step {step.name!r}", step.model, found, families)
-        graph = check_graph(spec, {name: each.spec for name, each in found.items()})
+        if application is not None and not application.members:
+            graph = learnt.of_table(application.spec)
+        else:
+            graph = check_graph(spec, {name: each.spec for name, each in found.items()})
         models = tuple([found[step.spec.model] for step in graph.steps])
         members = tuple([families.get(step.spec.model) for step in graph.steps])
         names = {each.spec.name: each.spec.public_name for each in models}
@@ -184,12 +188,12 @@ class Graphs:
             steps = [step.spec.name for step in graph.steps]
             expected.shares = {steps.index(step): share for step, share in told.items() if step in steps}
         form = text_form(graph) if spec.serves else None
-        if application is not None:
+        if application is not None and application.members:
             graph = learnt.answering(application.spec, graph)
         most_rows = self._most_rows_of.get(spec.name.removesuffix(TOKENS), self._most_rows)
         generator = self.applications.generator
         served = ServedGraph(graph, models, expected, members, form, application, generator)
-        return _signature(served, most_rows), next(iter(shards))
+        return _signature(served, most_rows), next(iter(shards), 0)
 
     def _resolve_step(
         self, where: str, model: str, found: dict[str, Signature], families: dict[str, Members]
@@ -221,7 +225,7 @@ class Graphs:
             if not serving or not self._gone(member):
                 self._resolve_step(f"member {member!r}", member, found, families)
         if not serving:
-            return self.applications.made(spec.application)
+            return self.applications.made(spec.application, found)
         return self.applications.take(spec.application, found)
 
     def _gone(self, member: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from time import monotonic_ns
 from typing import Any
 
@@ -12,7 +13,7 @@ from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.http.exchange import Exchange
 from mainspring.gateway.services import Services
 from mainspring.messages.applications import read_application
-from mainspring.messages.clients import AddGraph, ErrorReply, Observe, RemoveGraph
+from mainspring.messages.clients import AddGraph, BestItems, ErrorReply, Observe, RemoveGraph, TopK
 from mainspring.messages.codes import Reason
 from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.tables import ConfigError
@@ -32,6 +33,27 @@ class Feedback(msgspec.Struct):
     """In place of ``y``: how good the answer was, from 0 to 1."""
     rows: list[int] = []
     """The rows that it is about; without any the first ones."""
+
+
+class Wanted(msgspec.Struct):
+    """The best items that are asked for."""
+
+    k: int
+    items: list[int] | None = None
+    """Numbers of the items among which they are; without any, all."""
+    context: str = ""
+    """User whom they are for."""
+
+
+class BestReport(msgspec.Struct):
+    """The best items, the best first."""
+
+    query_id: int
+    items: tuple[int, ...]
+    scores: tuple[float, ...]
+    random: int
+    """Place of an item that was drawn, whatever its score; -1 if none was."""
+    version: int
 
 
 class FeedbackReport(msgspec.Struct):
@@ -86,6 +108,20 @@ class ApplicationRoutes:
         if isinstance(told, ErrorReply):
             raise BadRequest(told.reason, told.detail)
         exchange.reply_json(FeedbackReport(told.joined, told.late, told.duplicate, told.unknown))
+
+    async def top_k(self, exchange: Exchange) -> None:
+        """Return the best items for a user."""
+        given = exchange.decoded(Wanted)
+        items = None if given.items is None else tuple(given.items)
+        message = TopK(0, exchange.arguments[0], given.k, items, given.context)
+        told: asyncio.Future[BestItems | ErrorReply] = asyncio.get_running_loop().create_future()
+        self._catalog.top_k(monotonic_ns(), message, told.set_result)
+        found = await told
+        if isinstance(found, ErrorReply):
+            raise BadRequest(found.reason, found.detail)
+        exchange.reply_json(
+            BestReport(found.query_id, found.items, found.scores, found.random, found.version)
+        )
 
     async def _ask(self, command: AdminCommand) -> None:
         reply = await self._services.ask(command)

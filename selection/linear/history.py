@@ -22,6 +22,8 @@ class Observations(NamedTuple):
     """``(n,)``: rows of the table."""
     values: npt.NDArray[np.float64]
     """``(n,)``."""
+    counts: tuple[int, ...]
+    """Observations that each user has had, with those that are not kept any more."""
 
     def slices(self) -> Iterator[slice]:
         """Yield where each user's observations are."""
@@ -31,10 +33,11 @@ class Observations(NamedTuple):
 
 
 class History:
-    """Each user's observations, in order. Beyond a bound those of whoever was silent longest are dropped."""
+    """Each user's newest observations, in order. Beyond a bound whoever was silent longest is dropped."""
 
-    def __init__(self, most: int) -> None:
-        """``most``: observations that are kept."""
+    def __init__(self, most: int, most_of_user: int = 1_000) -> None:
+        """``most``: observations that are kept; ``most_of_user``: the newest that each user keeps."""
+        self._most_of_user = most_of_user
         self._most = most
         self._kept: OrderedDict[str, tuple[array[int], array[float]]] = OrderedDict()
         self._counts: dict[str, int] = {}
@@ -54,6 +57,10 @@ class History:
         self._kept.move_to_end(user)
         self._counts[user] = self._counts.get(user, 0) + 1
         self.total += 1
+        if len(kept[0]) > self._most_of_user:
+            # From the front of an array: as dear as they are many, which is little.
+            del kept[0][0], kept[1][0]
+            self.total -= 1
         while self.total > self._most and len(self._kept) > 1:
             silent, gone = self._kept.popitem(last=False)
             self.total -= len(gone[0])
@@ -76,7 +83,8 @@ class History:
         np.cumsum([len(items) for _, (items, _) in kept], out=starts[1:])
         items = np.frombuffer(b"".join([each.tobytes() for _, (each, _) in kept]), np.int64)
         values = np.frombuffer(b"".join([each.tobytes() for _, (_, each) in kept]), np.float64)
-        return Observations(tuple([user for user, _ in kept]), starts, items, values)
+        users = tuple([user for user, _ in kept])
+        return Observations(users, starts, items, values, tuple([self._counts[user] for user in users]))
 
     def forget(self, user: str) -> bool:
         """Erase a user; return whether there was one."""

@@ -47,6 +47,8 @@ class LinearOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """MiB of scores of all items."""
     most_observations: int = 1_000_000
     """Observations that are kept to compute weights anew from."""
+    most_of_user: int = 1_000
+    """The newest of each user among them."""
     retrain: str = "als"
     """Way in which the table is fitted anew: alternating least squares, or ``package.module:function``."""
     retrain_above: float = 0.0
@@ -57,7 +59,7 @@ class LinearOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def options_fault(options: LinearOptions) -> str | None:
     """Return what is wrong with options; None if nothing is."""
-    for name in ("ridge", "retrain_after", "most_observations", "state_mib", "cache_mib"):
+    for name in ("ridge", "retrain_after", "most_observations", "most_of_user", "state_mib", "cache_mib"):
         if not 0 < getattr(options, name) < math.inf:
             return f"option {name} is {getattr(options, name):g}; it has to be above 0"
     for name in ("alpha", "retrain_above"):
@@ -105,7 +107,7 @@ class LinearModel:
         if fault:
             raise ValueError(fault)
         self.options, self.rank = options, rank
-        self.history = History(options.most_observations)
+        self.history = History(options.most_observations, options.most_of_user)
         self.versions = [self.make(1, table)]
         """The present one last."""
         self.made = 1
@@ -136,13 +138,17 @@ class LinearModel:
 
     def features(self, items: Items) -> Matrix:
         """Return the features of items by number, ``(n, d)``; raise ValueError if there are not such."""
+        self._check_items(items)
+        assert self.now.table is not None
+        return self.now.table[items]
+
+    def _check_items(self, items: Items) -> None:
         table = self.now.table
         if table is None:
-            raise ValueError("a member computes the features of this application: give what it takes")
+            raise ValueError("a member computes the features of this application: it has no table of items")
         if len(items) and not (items.min() >= 0 and items.max() < len(table)):
             wrong = int(items[(items < 0) | (items >= len(table))][0])
             raise ValueError(f"there is no item {wrong}: they are 0 to {len(table) - 1}")
-        return table[items]
 
     def predict(self, user: str, features: Matrix) -> tuple[Vector, Vector]:
         """Return prediction and uncertainty, sqrt(x^T A^-1 x), for each row of ``(n, d)``, ``(n,)`` each."""
@@ -166,6 +172,7 @@ class LinearModel:
         """Return the k best of some items, by number, or of all. Raises ValueError if that can't be."""
         if k < 1:
             raise ValueError(f"k is {k}; it has to be at least 1")
+        self._check_items(np.arange(0) if items is None else items[:MOST_ITEMS])
         asked = self.items if items is None else len(items)
         if not 1 <= asked <= MOST_ITEMS:
             raise ValueError(f"the best of {asked} items is asked for; it may be of 1 to {MOST_ITEMS}")
@@ -181,16 +188,11 @@ class LinearModel:
     def _scores(self, user: str, items: Items | None) -> Vector:
         """Return the score of each item that is asked for, from the cache if it has them."""
         version, options = self.now, self.options
-        vector = version.users.vector(user)
-        if version.table is None:
-            raise ValueError("the best items are those of a table, and this application has none")
-        if items is not None:
-            features = self.features(items)
-        known = version.scores.find(user, vector)
+        known = version.scores.find(user, version.users.vector(user))
         if known is not None:
             return known if items is None else known[items]
         if items is not None:
-            return scored(features, version.users, user, options.alpha, options.ridge)
+            return scored(self.features(items), version.users, user, options.alpha, options.ridge)
         return self.warm(version, user)
 
     def warm(self, version: Version, user: str) -> Vector:

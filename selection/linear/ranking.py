@@ -16,7 +16,7 @@ from mainspring.selection.linear.users import Users
 from mainspring.selection.linear.weights import Matrix, Vector, spreads
 
 Items = npt.NDArray[np.int64]
-BLOCK = 4_096
+BLOCK = 2_048
 """Items whose uncertainty is computed at once: their products stay in the processor's cache."""
 
 

@@ -35,7 +35,8 @@ class Retrained(NamedTuple):
 
 def als(table: Matrix, observed: Observations, ridge: float) -> Matrix:
     """Return the table after alternating least squares from this one on; what nobody observed stays."""
-    found = np.array(table, np.float64)
+    start = np.array(table, np.float64)
+    found = start.copy()
     by_user = list(observed.slices())
     order = np.argsort(observed.items, kind="stable")
     numbers, starts = np.unique(observed.items[order], return_index=True)
@@ -44,10 +45,9 @@ def als(table: Matrix, observed: Observations, ridge: float) -> Matrix:
     for _ in range(SWEEPS):
         mean = solved(found, observed, ridge, np.zeros(found.shape[1])).mean(0)
         weights = solved(found, observed, ridge, mean)
-        old = found.copy()
         for number, begin, end in zip(numbers.tolist(), starts.tolist(), ends, strict=True):
             at = order[begin:end]
-            found[number] = _ridge(weights[owner[at]], observed.values[at], ridge, old[number])
+            found[number] = _ridge(weights[owner[at]], observed.values[at], ridge, start[number])
     return found
 
 

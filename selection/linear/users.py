@@ -64,8 +64,8 @@ class Users:
     def restore(self, users: Observations, vectors: Matrix, mean: Vector) -> None:
         """Take the weights that these observations gave, ``(users, d)``, and the mean of a table's users."""
         self._start = self.mean = mean
-        for user, vector, at in zip(users.users, vectors, users.slices(), strict=True):
-            self._keep(user, vector, at.stop - at.start)
+        for user, vector, count in zip(users.users, vectors, users.counts, strict=True):
+            self._keep(user, vector, count)
 
     def vector(self, user: str) -> Vector:
         """Return a user's weights, ``(d,)``; the mean of all for one who is new."""

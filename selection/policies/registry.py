@@ -17,12 +17,13 @@ from mainspring.selection.policies.epsilon_greedy import EpsilonGreedy
 from mainspring.selection.policies.exp3 import Exp3
 from mainspring.selection.policies.exp4 import Exp4
 from mainspring.selection.policies.fixed import Ab, Majority, Static
+from mainspring.selection.policies.linear import Linear
 from mainspring.selection.policies.thompson import Thompson
 from mainspring.selection.policies.ucb1 import Ucb1
 from mainspring.selection.policy import Policy
 
 _POLICIES: dict[str, type[Policy]] = {
-    each.name: each for each in (Ab, EpsilonGreedy, Exp3, Exp4, Majority, Static, Thompson, Ucb1)
+    each.name: each for each in (Ab, EpsilonGreedy, Exp3, Exp4, Linear, Majority, Static, Thompson, Ucb1)
 }
 
 

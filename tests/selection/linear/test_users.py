@@ -92,6 +92,15 @@ def test_a_history_drops_whoever_was_silent_longest() -> None:
     assert found.users == ("ann", "eve")
     assert (found.starts.tolist(), found.items.tolist()) == ([0, 2, 3], [1, 3, 4])
     assert found.values.tolist() == [0.5, 1.5, 2.0]
+    assert found.counts == (2, 1)
     assert history.forget("ann")
     assert not history.forget("ann")
     assert history.total == 1
+
+
+def test_a_history_keeps_the_newest_of_each_user() -> None:
+    history = History(100, 2)
+    for item in range(5):
+        history.add("ann", item, 0.0)
+    assert history.of("ann")[0].tolist() == [3, 4]
+    assert (history.total, history.count("ann"), history.all().counts) == (2, 5, (5,))
