@@ -23,6 +23,7 @@ from mainspring.planner.graph_queues import (
     Station,
 )
 from mainspring.planner.problem import PlanError
+from mainspring.planner.tuner import Sample, TunedStep, envelope, windows_ns
 
 MOST_DEVICES = 4_096
 """Most replicas of a step."""
@@ -309,3 +310,16 @@ def _most_rate(problem: GraphProblem, confidence: float) -> float:
         else:
             low = middle
     return low * problem.queries.rate
+
+
+def sample_of(problem: GraphProblem, stations: Configuration) -> Sample:
+    """Return what a tuner has to know of a plan."""
+    steps, ends_ns = [], list[float]()
+    for step, station, rate in zip(problem.steps, stations, problem.rates, strict=True):
+        begin_ns = max([ends_ns[each] for each in step.after], default=0.0)
+        ends_ns.append(begin_ns + float(step.tables_ns[station.kind][station.batch - 1]))
+        one = step.throughput(station.kind, station.batch)
+        share = rate / problem.queries.rate
+        steps.append(TunedStep(share, one, rate / (one * station.replicas), station.replicas))
+    windows = windows_ns(round(max(ends_ns)))
+    return Sample(windows, envelope(problem.queries.due_ns, windows), tuple(steps))

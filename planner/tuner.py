@@ -12,10 +12,9 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from mainspring.planner.graph_queues import Configuration, GraphProblem
-from mainspring.planner.problem import Whole
-
+Whole = npt.NDArray[np.int64]
 SECOND_NS = 1_000_000_000
 LONGEST_NS = 60 * SECOND_NS
 SETTLED_NS = 15 * SECOND_NS
@@ -65,19 +64,6 @@ class Sample(msgspec.Struct, frozen=True):
     counts: tuple[int, ...]
     """The most queries in any window of each length."""
     steps: tuple[TunedStep, ...]
-
-
-def sample_of(problem: GraphProblem, stations: Configuration) -> Sample:
-    """Return what a tuner has to know of a plan."""
-    steps, ends_ns = [], list[float]()
-    for step, station, rate in zip(problem.steps, stations, problem.rates, strict=True):
-        begin_ns = max([ends_ns[each] for each in step.after], default=0.0)
-        ends_ns.append(begin_ns + float(step.tables_ns[station.kind][station.batch - 1]))
-        one = step.throughput(station.kind, station.batch)
-        share = rate / problem.queries.rate
-        steps.append(TunedStep(share, one, rate / (one * station.replicas), station.replicas))
-    windows = windows_ns(round(max(ends_ns)))
-    return Sample(windows, envelope(problem.queries.due_ns, windows), tuple(steps))
 
 
 class Tuner:

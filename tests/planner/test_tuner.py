@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.planner.graph_queues import GraphQueues, read_graph_problem
-from mainspring.planner.inferline import inferline
+from mainspring.planner.inferline import inferline, sample_of
 from mainspring.planner.problem import Whole
 from mainspring.planner.tuner import (
     LONGEST_NS,
@@ -20,7 +20,6 @@ from mainspring.planner.tuner import (
     Tuner,
     envelope,
     needed,
-    sample_of,
     windows_ns,
 )
 from tests.planner.test_graph_queues import pipeline
