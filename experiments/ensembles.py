@@ -37,12 +37,18 @@ class Outcome(msgspec.Struct, frozen=True):
     """Part of the members' executions that ended later."""
     answered: float
     """Part of the requests that were answered in time, with any number of members."""
+    present: tuple[int, ...] = ()
+    """Members in time of each request."""
+    last_ms: tuple[float, ...] = ()
+    """Time from arrival to the end of the last member that ran, of each request that had one."""
 
 
 def play(members: int, load: float, known: bool, seconds: float, seed: int) -> Outcome:
     """Simulate one load; ``known``: the scheduler knows the ensembles."""
     due_ns: dict[int, int] = {}
     sent: dict[int, Infer] = {}
+    present: dict[int, int] = {}
+    last_ns: dict[int, int] = {}
     in_time = late = 0
 
     def record(_now_ns: int, entry: object) -> None:
@@ -57,8 +63,11 @@ def play(members: int, load: float, known: bool, seconds: float, seed: int) -> O
             if entry.status is not Status.OK:
                 return
             for request_id in infer.request_ids:
-                if entry.end_ns <= due_ns[request_id & _REQUEST_BITS]:
+                query = request_id & _REQUEST_BITS
+                last_ns[query] = max(last_ns.get(query, 0), entry.end_ns)
+                if entry.end_ns <= due_ns[query]:
                     in_time += 1
+                    present[query] = present.get(query, 0) + 1
                 else:
                     late += 1
 
@@ -78,7 +87,14 @@ def play(members: int, load: float, known: bool, seconds: float, seed: int) -> O
         "seed": seed,
     }
     summary = simulate(parse_spec(spec, "ensemble"), record=record, analyse=False).summary
-    return Outcome(in_time, late / max(1, in_time + late), summary.goodput_share or 0.0)
+    arrived_ns = {query: due - round(SLO_MS * 1e6) for query, due in due_ns.items()}
+    return Outcome(
+        in_time,
+        late / max(1, in_time + late),
+        summary.goodput_share or 0.0,
+        tuple([present.get(query, 0) for query in due_ns]),
+        tuple([(end - arrived_ns[query]) / 1e6 for query, end in last_ns.items()]),
+    )
 
 
 def main(

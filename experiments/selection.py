@@ -1,8 +1,9 @@
-"""Learning which models answer, as in Clipper's figures 7, 8 and 10: ``make selection``.
+"""Learning which models answer, as in Clipper's figures 7 to 10: ``make selection``.
 
 Members are classifiers of scikit-learn's handwritten digits; queries are digits that none was trained on,
 shifted and with noise. Each policy answers the same queries one after the other and learns the truth of each
-at once, through `mainspring.selection.application`. Nothing is served: only what is learnt is judged.
+at once, through `mainspring.selection.application`. Nothing is served: only what is learnt is judged. Figure
+9 is played in the simulator (`experiments.ensembles`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from mainspring.experiments import ensembles
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.messages.applications import ApplicationSpec
 from mainspring.selection.application import Application
@@ -37,6 +39,12 @@ DEGRADED = (0.25, 0.5)
 """Part of a run in which the best member is degraded (figure 8: from 5,000 to 10,000 of 20,000)."""
 DIALECTS = ((-24, 0), (-12, 0), (0, 0), (12, 0), (24, 0), (0, 1), (0, -1), (12, 1))
 """Degrees by which a dialect's digits are turned, and pixels by which they are moved."""
+MODERATE, HEAVY = 0.7, 1.5
+"""Loads of figure 9, as parts of the capacity."""
+TREES = 4
+"""Trees of each forest of figure 9."""
+MOST_JUDGED = 500
+"""Requests of each size of ensemble whose answers are judged."""
 OBSERVED = 10
 """Answers whose truth a user tells before she is judged (figure 10)."""
 
@@ -185,6 +193,52 @@ def dialects(users: int, seed: int) -> dict[str, float]:
     return {name: float(np.mean(each)) for name, each in errors.items()}
 
 
+def accuracy(present: Sequence[int], members: int, seed: int) -> float:
+    """Return how often forests are right of which so many were in time, of each request.
+
+    Which ones were is drawn; the others' averages stand in for them.
+    """
+    digits, labels, asked, true = digits_of(seed)
+    generator = np.random.default_rng(seed)
+    scores = {}
+    given, truth = queries(asked, true, len(present), generator)
+    for number in range(members):
+        forest = RandomForestClassifier(TREES, random_state=number)
+        half = generator.permutation(len(digits))[: len(digits) // 2]
+        forest.fit(digits[half] + generator.normal(0, NOISE, (len(half), 64)), labels[half])
+        scores[f"forest-{number}"] = forest.predict_proba(given)
+    app, right = application("majority", [*scores]), 0
+    for at, count in enumerate(present):
+        came = generator.permutation([*scores])[:count].tolist()
+        if came:
+            chosen = app.select(at, {}, generator)
+            reply = app.combine(at, {}, chosen, {name: scores[name][at : at + 1] for name in came})
+            right += int(reply.answer.prediction[0] == truth[at])
+    return right / max(1, sum(count > 0 for count in present))
+
+
+def stragglers(sizes: Sequence[int], seconds: float) -> list[Figure]:
+    """Play figure 9 in the simulator: ensembles of forests at `MODERATE` of the capacity, and at `HEAVY`.
+
+    Beside each stands a server that starts every member, whose client waits for all. Times are those of the
+    last member's end on its device.
+    """
+    found = []
+    for members in sizes:
+        ours, wait = (ensembles.play(members, MODERATE, known, seconds, 1) for known in (True, False))
+        p99_ms, waited_ms = (float(np.percentile(each.last_ms, 99)) for each in (ours, wait))
+        missing = 1 - float(np.mean(ours.present)) / members
+        right = accuracy(ours.present[:MOST_JUDGED], members, 1)
+        note = f"wait: {waited_ms:.1f} ms; missing {missing:.1%}; right {right:.1%}"
+        found.append(Figure(f"{members} forests, p99 of the last", p99_ms, "ms", ensembles.SLO_MS, note=note))
+    ours, wait = (ensembles.play(max(sizes), HEAVY, known, seconds, 1) for known in (True, False))
+    ratio = ours.in_time / max(1, wait.in_time)
+    what = f"{max(sizes)} forests at {HEAVY:g}"
+    found.append(Figure(f"{what}, members in time / best effort's", ratio, "x", 1.5, at_least=True))
+    found.append(Figure(f"{what}, begun in vain", 100 * ours.in_vain, "%", 1.0))
+    return found
+
+
 def figures_of(seeds: int, count: int, users: int) -> list[Figure]:
     """Play all of it with so many seeds; return the figures, means over the seeds."""
     played: dict[str, list[dict[str, float]]] = {"ensemble": [], "failure": [], "dialects": []}
@@ -233,10 +287,12 @@ def main(
     seeds: Annotated[int, typer.Option(min=1, help="How many times each is played.")] = 10,
     count: Annotated[int, typer.Option(min=40, help="Queries of figure 8; figure 7 has a quarter.")] = 20_000,
     users: Annotated[int, typer.Option(min=1, help="Users of figure 10.")] = 200,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Simulated time of each load of figure 9.")] = 1.0,
     output: Annotated[Path, typer.Option(help="Folder for selection.json.")] = OUTPUT,
 ) -> None:
-    """Play Clipper's figures 7, 8 and 10 on handwritten digits."""
-    publish("selection", "Learning which models answer", figures_of(seeds, count, users), output)
+    """Play Clipper's figures 7 to 10 on handwritten digits."""
+    figures = [*figures_of(seeds, count, users), *stragglers(ensembles.SIZES, seconds)]
+    publish("selection", "Learning which models answer", figures, output)
 
 
 if __name__ == "__main__":
