@@ -20,10 +20,10 @@ from mainspring.selection.linear.model import LinearModel, LinearOptions
 from mainspring.selection.linear.retraining import prepared, retrained, solved
 
 Array = npt.NDArray[np.float64]
-USERS, ITEMS, RANK = 2_000, 300, 5
-FIRST, MORE, HELD = 10, 7, 8
-"""Ratings of each user that features are fitted with, that come afterwards, and that are predicted (2.4)."""
-RIDGE = 2.0
+USERS, ITEMS, RANK = 1_000, 300, 5
+FIRST, MORE, HELD = 40, 28, 12
+"""Ratings of each user: half, which features are fitted to; 70 % of the others, which come; the rest."""
+RIDGE = 6.0
 NOISE = 0.6
 KEPT_GAIN = 0.7
 _LINE = re.compile(r"(\d+)(?:::|,|\t)(\d+)(?:::|,|\t)([\d.]+)")
@@ -85,7 +85,7 @@ def tell(model: LinearModel, ratings: Ratings, chosen: npt.NDArray[np.bool_]) ->
 
 def rmse(model: LinearModel, ratings: Ratings, chosen: npt.NDArray[np.bool_]) -> float:
     """Return the error of the predictions of some of the ratings."""
-    users, items, values = [each[chosen] for each in ratings]
+    users, items, values = ratings.users[chosen], ratings.items[chosen], ratings.values[chosen]
     vectors = np.stack([model.now.users.vector(f"user-{user}") for user in users.tolist()])
     return float(np.sqrt(np.mean((np.einsum("ij,ij->i", vectors, model.features(items)) - values) ** 2)))
 
@@ -111,7 +111,7 @@ def online(ratings: Ratings, seed: int) -> dict[str, float]:
     """
     place = np.arange(len(ratings.users)) % (FIRST + MORE + HELD)
     first, more, held = place < FIRST, (place >= FIRST) & (place < FIRST + MORE), place >= FIRST + MORE
-    table = np.random.default_rng(seed).normal(0, 0.3, (int(ratings.items.max()) + 1, RANK))
+    table = np.random.default_rng(seed).normal(0, 0.1, (int(ratings.items.max()) + 1, RANK))
     model = model_of(table)
     tell(model, ratings, first)
     serve_retrained(model)

@@ -1,4 +1,4 @@
-"""The applications of a gateway: what was learnt of their members, kept while they are changed. Pure."""
+"""The applications of a gateway: what was learnt of their members, kept while they are changed."""
 
 from __future__ import annotations
 
