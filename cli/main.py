@@ -31,8 +31,8 @@ from mainspring.messages.tables import OPTIONS
 
 GROUPS = {
     "Serve": (
-        *("doctor", "up", "scale", "demo", "compile", "zoo", "embeddings", "models", "graphs", "infer"),
-        *("token", "keys", "balance"),
+        *("doctor", "up", "scale", "demo", "compile", "zoo", "embeddings", "models", "graphs"),
+        *("applications", "infer", "token", "keys", "balance"),
     ),
     "Look": ("status", "top", "explain", "log", "trace"),
     "Measure": ("profile", "replay", "simulate", "plan", "compare"),

@@ -104,7 +104,8 @@ Realtime = Annotated[
     bool, typer.Option(help="Pin the thread, take real-time priority and lock memory, where permitted.")
 ]
 STORE = typer.Option(readable=False, help="Folder of the model store.")
-GRAPHS = typer.Option(readable=False, help="Folder of graphs of models, NAME.toml each.")
+GRAPHS = typer.Option(readable=False, help="Folder of graphs of models and applications, NAME.toml each.")
+APPLICATIONS = typer.Option(readable=False, help="The same folder by another name.")
 BATCH_SIZES = typer.Option(
     "--batch-sizes",
     help="Batch sizes, separated by commas. Default: all of a compiled model; to compile, those of "

@@ -70,6 +70,10 @@ class ApplicationCalls:
         message = clients.TopK(self._channel.next_key(), application, k, asked, context)
         return self._exchange(message)  # type: ignore[no-any-return]
 
+    def forget(self, application: str, context: str) -> None:
+        """Erase what an application has learnt of a context. Raises `InvalidRequest` if it has none."""
+        self._exchange(clients.ForgetContext(self._channel.next_key(), application, context))
+
     def applications(self) -> tuple[ApplicationReport, ...]:
         """Return the applications by name, with what this client's gateway has learnt and counted of them."""
         return self._exchange(clients.ListApplications(self._channel.next_key()))  # type: ignore[no-any-return]

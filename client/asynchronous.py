@@ -210,6 +210,10 @@ class AsyncClient(OfOneProcess):
         """Return the best items for a user; see `Client.top_k`."""
         return await asyncio.to_thread(self._client.top_k, application, items, k, context=context)
 
+    async def forget(self, application: str, context: str) -> None:
+        """Erase what an application has learnt of a context; see `Client.forget`."""
+        await asyncio.to_thread(self._client.forget, application, context)
+
     async def applications(self) -> tuple[ApplicationReport, ...]:
         """Return what was learnt of applications; see `Client.applications`."""
         return await asyncio.to_thread(self._client.applications)

@@ -369,7 +369,7 @@ class GatewayDriver:
     def all_counts(self) -> dict[str, int]:
         """Return what was counted here, by name."""
         parts = self.core.counts, self.core.sequences.counts, self.cache.counts, self.counts
-        return {name: count for part in parts for name, count in part.items()}
+        return self.catalog.counts | {name: count for part in parts for name, count in part.items()}
 
     def _serve_worker(self, worker: str, limit: int) -> bool:
         """Take a bounded number of outputs; return whether there may be more."""

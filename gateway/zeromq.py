@@ -205,6 +205,8 @@ class ZeroMqFrontEnd:
                 self._driver.catalog.top_k(
                     monotonic_ns(), message, lambda told: self._send(peer, encode(told))
                 )
+            case clients.ForgetContext():
+                self._send(connection.peer, encode(self._driver.catalog.forget(message)))
             case clients.ListModels():
                 self._list_models(connection, message.key)
             case clients.ListGraphs():
@@ -265,7 +267,7 @@ class ZeroMqFrontEnd:
                 return check(shown, name, now_ns, administers=True)
             case clients.AddGraph(graph=graph):
                 return check(shown, graph.name, now_ns, administers=True)
-            case clients.RemoveGraph(name=name):
+            case clients.RemoveGraph(name=name) | clients.ForgetContext(application=name):
                 return check(shown, name, now_ns, administers=True)
             case clients.Scale():
                 return check(shown, EVERYTHING, now_ns, administers=True)

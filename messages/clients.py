@@ -428,6 +428,14 @@ class ApplicationList(msgspec.Struct, frozen=True, tag="application_list"):
     applications: tuple[ApplicationReport, ...]
 
 
+class ForgetContext(msgspec.Struct, frozen=True, tag="forget_context"):
+    """Erase what an application has learnt of a context, and the answers that wait for its feedback."""
+
+    key: int
+    application: str
+    context: str
+
+
 class GetStatus(msgspec.Struct, frozen=True, tag="get_status"):
     """Ask for the state of the cluster."""
 
@@ -469,6 +477,7 @@ FromClient = (
     | RemoveGraph
     | ListGraphs
     | ListApplications
+    | ForgetContext
     | GetStatus
 )
 ToClient = (

@@ -16,7 +16,18 @@ from mainspring.cli.launcher.foreground import (
     PolicyName,
     PolicyOptions,
 )
-from mainspring.cli.options import DEVICES, ENGINE, GRAPHS, PAGES, RAY, STORE, WORKERS, Insecure, duration_ns
+from mainspring.cli.options import (
+    APPLICATIONS,
+    DEVICES,
+    ENGINE,
+    GRAPHS,
+    PAGES,
+    RAY,
+    STORE,
+    WORKERS,
+    Insecure,
+    duration_ns,
+)
 
 RepositoryFolder = Annotated[
     Path | None,
@@ -77,6 +88,7 @@ def up(
     config: ConfigFile = None,
     store: Annotated[Path | None, STORE] = None,
     graphs: Annotated[Path | None, GRAPHS] = None,
+    applications: Annotated[Path | None, APPLICATIONS] = None,
     model_repository: RepositoryFolder = None,
     model_control_mode: ControlMode = None,
     load_model: LoadModels = None,
@@ -109,12 +121,11 @@ def up(
     values: dict[str, dict[str, Any]] = {
         "cluster": {
             **_texts(store=store, profiles=profiles, run_dir=run_dir, keys=keys),
-            **_texts(device=device, engine=engine, graphs=graphs),
+            **_texts(graphs=_folder(graphs, applications), log_level=log_level, log_format=log_format),
+            **_texts(device=device, engine=engine),
             "insecure": insecure or None,
             "workers": workers,
             "copies": copies,
-            "log_level": log_level,
-            "log_format": log_format,
             "stop_timeout_s": drain_timeout and duration_ns(drain_timeout, "--drain-timeout") / 1e9,
         },
         "repository": {**_texts(path=model_repository, mode=model_control_mode), "load_models": load_model},
@@ -123,6 +134,13 @@ def up(
     }
     ports = Ports(port, http_port, grpc_port, metrics_port, console_port)
     run_up(config, _given(values), ports, ray, devices)
+
+
+def _folder(graphs: Path | None, applications: Path | None) -> Path | None:
+    """Return the folder of both; raise `BadParameter` if there are two."""
+    if graphs and applications:
+        raise typer.BadParameter("--applications is --graphs: put the files of both into one folder")
+    return graphs or applications
 
 
 def _texts(**values: object) -> dict[str, str | None]:

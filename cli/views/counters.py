@@ -39,6 +39,21 @@ COUNTERS: dict[str, tuple[str, str]] = {
         "of these, dropped because a start got no outputs, or with their model",
         "see the reasons that clients get",
     ),
+    # Feedback for applications, in rows.
+    "feedback_joined": ("rows of feedback that an application has learnt from", NOTHING),
+    "feedback_late": (
+        "rows whose answer was not kept any more",
+        "tell what came true sooner, or have fewer answers wait",
+    ),
+    "feedback_duplicate": ("rows for which there was feedback before", "tell it once"),
+    "feedback_unknown": (
+        "rows of answers that this gateway never gave",
+        "tell the gateway that answered, by the answer's query_id",
+    ),
+    "policy_failures": (
+        "calls of an application's policy that raised: the first member answered, and nothing was learnt",
+        "mend the class that its key policy names",
+    ),
     # What clients do.
     "unknown_clients": ("messages before a hello, as after a gateway's restart", NOTHING),
     "bad_messages_from_clients": ("invalid messages from clients", SENDER),

@@ -26,7 +26,16 @@ from mainspring.gateway.core.validation import (
     signature_of,
 )
 from mainspring.gateway.graphs.served import NO_SHARES, Graphs
-from mainspring.messages.clients import BestItems, ErrorReply, InferRequest, Observe, Observed, TopK
+from mainspring.messages.clients import (
+    BestItems,
+    Done,
+    ErrorReply,
+    ForgetContext,
+    InferRequest,
+    Observe,
+    Observed,
+    TopK,
+)
 from mainspring.messages.codes import Reason
 from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.model import ModelSpec
@@ -312,6 +321,20 @@ class Catalog:
             self.graphs.applications.top_k(now_ns, message, then)
         except BadRequest as error:
             then(ErrorReply(message.key, error.reason, error.detail))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return what applications counted, by the names of `mainspring status`."""
+        return self.graphs.applications.counts()
+
+    def forget(self, message: ForgetContext) -> Done | ErrorReply:
+        """Erase what an application has learnt of a context, or say what is wrong."""
+        try:
+            self.resolve(message.application, None)
+            self.graphs.applications.forget(message.application, message.context)
+        except BadRequest as error:
+            return ErrorReply(message.key, error.reason, error.detail)
+        return Done(message.key)
 
 
 def catalog_of(config: GatewayConfig, seed: int = 0) -> Catalog:

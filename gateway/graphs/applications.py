@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -10,13 +12,27 @@ import numpy as np
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.graphs.checking import GraphError
 from mainspring.gateway.graphs.tables import check_linear, load_table
-from mainspring.messages.applications import LINEAR, ApplicationReport, ApplicationSpec, application_fault
+from mainspring.messages.applications import (
+    LINEAR,
+    ApplicationReport,
+    ApplicationSpec,
+    application_fault,
+    read_application,
+)
 from mainspring.messages.clients import BestItems, ErrorReply, Observe, TopK
 from mainspring.messages.codes import Reason
+from mainspring.messages.graphs import GraphSpec
+from mainspring.messages.tables import ConfigError
 from mainspring.selection.application import Application, Bounds
 from mainspring.selection.ledger import Feedback
 from mainspring.selection.linear.application import LinearApplication, Place, Ranked
 from mainspring.selection.report import report
+
+COUNTED = {
+    **{each.value: f"feedback_{each.value}" for each in Feedback},
+    "policy_failed": "policy_failures",
+}
+"""Names of an application's counts among the gateway's."""
 
 
 class MembersGone(GraphError):
@@ -38,6 +54,8 @@ class Applications:
         """What gives the models of new applications a place to work at."""
         self._first_id = (seed << 32) + 1
         self._kept: dict[str, Application] = {}
+        self._gone: Counter[str] = Counter()
+        """Counts of those that are not kept any more."""
 
     def take(self, spec: ApplicationSpec, members: Mapping[str, Signature]) -> Application:
         """Return a served application with those of its ``members`` that are there, and what was learnt.
@@ -94,6 +112,7 @@ class Applications:
         gone = self._kept.pop(name, None)
         if gone is not None:
             # No answer of another one gets an id that this one gave out.
+            self._gone.update(gone.counts)
             self._first_id = max(self._first_id, gone.ledger.next_id)
 
     def get(self, name: str) -> Application:
@@ -102,6 +121,24 @@ class Applications:
         if found is None:
             raise BadRequest(Reason.BAD_INPUT, f"{name!r} is not an application: it learns nothing")
         return found
+
+    def counts(self) -> dict[str, int]:
+        """Return what all counted of feedback, and how often a policy raised; empty without applications."""
+        parts = [self._gone, *[each.counts for each in self._kept.values()]]
+        return {shown: total for name, shown in COUNTED.items() if (total := sum(p[name] for p in parts))}
+
+    def forget(self, name: str, context: str) -> None:
+        """Erase what an application has learnt and kept of a context; nothing is said of one it has not.
+
+        Raises `BadRequest` if it is no application, or keeps no contexts.
+        """
+        application = self.get(name)
+        if not application.spec.context:
+            raise BadRequest(
+                Reason.BAD_INPUT,
+                f"application {name!r} keeps no state for each context: its key context is false",
+            )
+        application.forget(context)
 
     def report(self, spec: ApplicationSpec, fault: str, is_gone: Callable[[str], bool]) -> ApplicationReport:
         """Return what was learnt and counted; ``fault``: why requests are refused, if they are.
@@ -156,3 +193,17 @@ class Applications:
             )
         except (ValueError, OverflowError) as error:
             raise BadRequest(Reason.BAD_INPUT, str(error)) from None
+
+
+def application_of(name: str, table: dict[str, Any]) -> GraphSpec:
+    """Return the application that a client describes; raise `BadRequest` with what is wrong."""
+    if table.setdefault("name", name) != name:
+        raise BadRequest(
+            Reason.BAD_INPUT,
+            f"the name is {str(table['name'])[:200]!r}; the call's is {name!r}",
+        )
+    try:
+        spec = read_application(table, "the application")
+    except ConfigError as error:
+        raise BadRequest(Reason.BAD_INPUT, str(error)) from None
+    return GraphSpec(name=spec.name, slo_ms=spec.slo_ms, application=spec)

@@ -27,6 +27,8 @@ _GROUPS: Mapping[str, str] = {
     **dict.fromkeys(("ServerMetadata", "ModelMetadata"), Group.METADATA),
     **dict.fromkeys(("ModelInfer", "ModelStreamInfer"), Group.INFERENCE),
     **dict.fromkeys(("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"), Group.REPOSITORY),
+    **dict.fromkeys(("List", "Show", "Put", "Remove", "Forget"), Group.REPOSITORY),
+    "Observe": Group.INFERENCE,
     "ModelConfig": Group.MODEL_CONFIG,
     "ModelStatistics": Group.STATISTICS,
     "TraceSetting": Group.TRACE,

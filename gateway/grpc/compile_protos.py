@@ -13,7 +13,7 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 PROTOS = FOLDER / "proto"
 _COLUMNS = 100
-_HEAD = '''"""What protobuf's compiler makes of ``proto/``; written by `compile_protos`, never by hand."""
+_HEAD = '''"""Descriptors that protobuf makes of ``proto/``; written by `compile_protos`, never by hand."""
 
 import base64
 import zlib

@@ -19,6 +19,7 @@ Message = Any
 """An instance of a class of protobuf's, whose attributes no type checker knows."""
 
 INFERENCE = "inference.GRPCInferenceService"
+APPLICATIONS = "mainspring.Applications"
 HEALTH = "grpc.health.v1.Health"
 REFLECTION = "grpc.reflection.v1.ServerReflection"
 

@@ -9,9 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from mainspring.gateway.grpc.messages import HEALTH, INFERENCE, POOL, REFLECTION, Message, message
+from mainspring.gateway.grpc.messages import (
+    APPLICATIONS,
+    HEALTH,
+    INFERENCE,
+    POOL,
+    REFLECTION,
+    Message,
+    message,
+)
 
-SERVICES = (HEALTH, REFLECTION, INFERENCE)
+SERVICES = (HEALTH, REFLECTION, INFERENCE, APPLICATIONS)
 """Services that are listed."""
 NAMES = (REFLECTION, "grpc.reflection.v1alpha.ServerReflection")
 """Names of the service."""

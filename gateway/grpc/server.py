@@ -16,11 +16,21 @@ from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.descriptors import share
 from mainspring.gateway.grpc import reflection
 from mainspring.gateway.grpc.access import Caller, Lock
+from mainspring.gateway.grpc.applications import Applications
 from mainspring.gateway.grpc.control import Behaviour, Control
 from mainspring.gateway.grpc.going import keep_telling
 from mainspring.gateway.grpc.health import Health
 from mainspring.gateway.grpc.inference import Inference
-from mainspring.gateway.grpc.messages import HEALTH, INFERENCE, REFLECTION, Message, Method, decode, methods
+from mainspring.gateway.grpc.messages import (
+    APPLICATIONS,
+    HEALTH,
+    INFERENCE,
+    REFLECTION,
+    Message,
+    Method,
+    decode,
+    methods,
+)
 from mainspring.gateway.grpc.room import Room, defer
 from mainspring.gateway.grpc.shared_memory import SharedMemory
 from mainspring.gateway.grpc.status import Context, answered
@@ -77,6 +87,7 @@ async def serve_grpc(services: Services, config: GatewayConfig) -> GrpcServer:
         keys = ServerKeys(config.tls, clients=config.client_certificates)
     handlers = (
         _inference(Inference(services, config, shared, room), control, door),
+        _applications(Applications(services), door),
         _health(health, door),
         *_reflection(room),
     )
@@ -168,6 +179,12 @@ def _inference(inference: Inference, control: Control, door: _Door) -> Any:
     for name, behaviour in control.behaviours.items():
         handlers[name] = _unary(known[name], behaviour, door)
     return grpc.method_handlers_generic_handler(INFERENCE, handlers)
+
+
+def _applications(applications: Applications, door: _Door) -> Any:
+    known = methods(APPLICATIONS)
+    handlers = {name: _unary(known[name], each, door) for name, each in applications.behaviours.items()}
+    return grpc.method_handlers_generic_handler(APPLICATIONS, handlers)
 
 
 def _health(health: Health, door: _Door) -> Any:

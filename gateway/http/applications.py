@@ -10,13 +10,18 @@ import msgspec
 
 from mainspring.gateway.core.admin import AdminCommand
 from mainspring.gateway.core.validation import BadRequest
+from mainspring.gateway.graphs.applications import application_of
 from mainspring.gateway.http.exchange import Exchange
 from mainspring.gateway.services import Services
-from mainspring.messages.applications import read_application
-from mainspring.messages.clients import AddGraph, BestItems, ErrorReply, Observe, RemoveGraph, TopK
-from mainspring.messages.codes import Reason
-from mainspring.messages.graphs import GraphSpec
-from mainspring.messages.tables import ConfigError
+from mainspring.messages.clients import (
+    AddGraph,
+    BestItems,
+    ErrorReply,
+    ForgetContext,
+    Observe,
+    RemoveGraph,
+    TopK,
+)
 from mainspring.transport.tokens import from_header
 
 Truth = int | float | str
@@ -66,6 +71,12 @@ class FeedbackReport(msgspec.Struct):
     """There was feedback before."""
     unknown: int
     """This gateway never gave such an answer."""
+
+
+class Forgotten(msgspec.Struct):
+    """The context to forget."""
+
+    context: str
 
 
 class ApplicationRoutes:
@@ -123,24 +134,18 @@ class ApplicationRoutes:
             BestReport(found.query_id, found.items, found.scores, found.random, found.version)
         )
 
+    def forget(self, exchange: Exchange) -> None:
+        """Erase what an application has learnt of a context."""
+        context = exchange.decoded(Forgotten).context
+        told = self._catalog.forget(ForgetContext(0, exchange.arguments[0], context))
+        if isinstance(told, ErrorReply):
+            raise BadRequest(told.reason, told.detail)
+        exchange.reply_json({})
+
     async def _ask(self, command: AdminCommand) -> None:
         reply = await self._services.ask(command)
         if isinstance(reply, ErrorReply):
             raise BadRequest(reply.reason, reply.detail)
-
-
-def application_of(name: str, table: dict[str, Any]) -> GraphSpec:
-    """Return the application that a client describes; raise `BadRequest` with what is wrong."""
-    if table.setdefault("name", name) != name:
-        raise BadRequest(
-            Reason.BAD_INPUT,
-            f"the name is {str(table['name'])[:200]!r}; it has to be the path's, {name!r}",
-        )
-    try:
-        spec = read_application(table, "the application")
-    except ConfigError as error:
-        raise BadRequest(Reason.BAD_INPUT, str(error)) from None
-    return GraphSpec(name=spec.name, slo_ms=spec.slo_ms, application=spec)
 
 
 def _each(given: Any) -> tuple[Any, ...]:

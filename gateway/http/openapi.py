@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.gateway.http.applications import BestReport, Feedback, FeedbackReport, Wanted
+from mainspring.gateway.http.applications import BestReport, Feedback, FeedbackReport, Forgotten, Wanted
 from mainspring.gateway.http.control import Change, IndexRequest
 from mainspring.gateway.http.exchange import Exchange, Handler
 from mainspring.gateway.http.openai import EmbeddingsRequest, RerankRequest
@@ -44,6 +44,7 @@ _OBJECTS = (
         FeedbackReport,
         Wanted,
         BestReport,
+        Forgotten,
         ApplicationReport,
         ApplicationSpec,
     ),
@@ -147,12 +148,15 @@ def _applications() -> Json:
     told = "Say what came true of an application's answer"
     observe = _operation("observe", told, "FeedbackReport", (404, 415), "Feedback", required=True)
     top_k = _operation("topK", "The best items for a user", "BestReport", (404, 415), "Wanted", required=True)
+
+    forget = _operation("forget", "Erase a context", "Object", (404, 415), "Forgotten", required=True)
     put = _operation(
         "putApplication", "Serve it", "ApplicationReport", (415,), "ApplicationSpec", required=True
     )
     found: Json = {
         "/v2/models/{model}/observe": {"post": observe},
         "/v2/models/{model}/topk": {"post": top_k},
+        "/v2/applications/{model}/forget": {"post": forget},
         "/v2/applications": {"get": _operation("applications", "What was learnt", "Applications")},
         "/v2/applications/{model}": {
             "get": _operation("application", "What was learnt of one", "ApplicationReport", (404,)),

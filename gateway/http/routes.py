@@ -163,6 +163,7 @@ def _of_applications(control: Control, routes: ApplicationRoutes) -> list[Route]
         Route(f"{MODEL}/observe", {POST: routes.observe}, guarded=True, group=Group.INFERENCE),
         Route(f"{MODEL}/topk", {POST: control.in_task(routes.top_k)}, guarded=True, group=Group.INFERENCE),
         Route("/v2/applications", {GET: routes.all}, group=Group.REPOSITORY),
+        _changing("/v2/applications/{model}/forget", {POST: routes.forget}, Group.REPOSITORY),
         _changing("/v2/applications/{model}", {GET: routes.one, **change}, Group.REPOSITORY),
     ]
 

@@ -11,6 +11,7 @@ millisecond older than the next.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from mainspring.gateway.descriptors import METRICS_CONNECTIONS
 from mainspring.gateway.http.exchange import Exchange
 from mainspring.gateway.http.routes import Route, Routes
 from mainspring.gateway.http.server import HttpServer, listening
+from mainspring.gateway.metrics.applications import applications
 from mainspring.gateway.metrics.families import (
     Labelled,
     as_triton,
@@ -35,6 +37,7 @@ from mainspring.gateway.metrics.families import (
 )
 from mainspring.gateway.metrics.series import CONTENT_TYPE, Series, family, labels
 from mainspring.gateway.services import Services
+from mainspring.messages.applications import ApplicationReport
 from mainspring.messages.metrics import ClusterMetrics
 from mainspring.telemetry.bounded import BoundedLabels, model_key
 
@@ -44,8 +47,9 @@ EVENTS = (
     *("abandoned", "access_log_lines_dropped", "answered", "bad_dispatches", "bad_framing_from_controller"),
     *("bad_framing_from_workers", "bad_messages_from_clients", "bad_messages_from_controller"),
     *("bad_messages_from_workers", "bad_models", "bad_outputs", "bad_shard_maps", "bad_worker_addresses"),
-    *("cache_dropped", "cache_evicted", "cache_hits", "cache_misses", "cache_stored", "front_end_failures"),
-    *("handshakes_refused", "late_admin_replies", "late_outputs", "late_rejections", "old_shard_maps"),
+    *("cache_dropped", "cache_evicted", "cache_hits", "cache_misses", "cache_stored", "feedback_duplicate"),
+    *("feedback_joined", "feedback_late", "feedback_unknown", "front_end_failures", "handshakes_refused"),
+    *("late_admin_replies", "late_outputs", "late_rejections", "old_shard_maps", "policy_failures"),
     *("protocol_mismatch", "refused", "refused_by_controller", "replies_to_clients_that_left"),
     *("replies_to_slow_readers", "resubmitted", "sequences_begun", "sequences_dropped", "sequences_ended"),
     *("sequences_idle", "submitted", "traces_left_out", "unexpected_outputs", "unknown_clients"),
@@ -108,6 +112,7 @@ class MetricsPage:
         shown = [(model_labels(key), series) for key, series in self._labels.shown()]
         yield from by_model(shown)
         yield from graph_steps(shown)
+        yield from applications(self._applications())
         yield from self._sequences(shown)
         pending: Counter[str] = Counter()
         yield from self._count_pending(shown, pending)
@@ -115,6 +120,11 @@ class MetricsPage:
         if metrics is not None:
             yield from cluster(metrics)
         yield generate_latest(self._process).decode()
+
+    def _applications(self) -> list[ApplicationReport]:
+        """Return the applications, of very many the first by name."""
+        found = self._services.driver.catalog.graphs.reports()
+        return [*itertools.islice(found, self._services.driver.config.metrics_models)]
 
     def _gateway(self, controller_up: bool) -> Iterator[str]:
         driver = self._services.driver

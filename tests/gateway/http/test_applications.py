@@ -78,7 +78,7 @@ def test_an_application_is_put_shown_changed_and_removed(host: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"name": "others"}, "the name is 'others'; it has to be the path's, 'sums'"),
+        ({"name": "others"}, "the name is 'others'; the call's is 'sums'"),
         ({"memberz": []}, "did you mean 'members'?"),
         ({"members": "one"}, "members"),
         ({"output": ""}, "needs the key 'output'"),
@@ -92,6 +92,25 @@ def test_what_can_not_be_put_is_said_in_one_line(host: str, changes: dict[str, A
     assert said in refused.json["error"]
     assert "\n" not in refused.json["error"]
     assert ask(host, "GET", "/v2/applications").json == []
+
+
+def test_a_context_is_forgotten(host: str) -> None:
+    put(host, context=True)
+    body = {"inputs": [DATA], "parameters": {"context": "ann"}}
+    answers = [ask(host, "POST", "/v2/models/sums/infer", body).json["parameters"] for _ in range(2)]
+    feedback = {"query_id": answers[0]["query_id"], "reward": [0.5, 0.5]}
+    assert ask(host, "POST", "/v2/models/sums/observe", feedback).json["joined"] == 2
+    found = ask(host, "GET", PATH).json
+    assert (found["contexts"], found["waiting"]) == (1, 2)
+    assert ask(host, "POST", f"{PATH}/forget", {"context": "ann"}).json == {}
+    assert ask(host, "GET", PATH).json["contexts"] == 0
+    feedback["query_id"] = answers[1]["query_id"]
+    assert ask(host, "POST", "/v2/models/sums/observe", feedback).json["late"] == 2
+    assert ask(host, "POST", f"{PATH}/forget", {"context": 7}).status == 400
+    put(host)
+    refused = ask(host, "POST", f"{PATH}/forget", {"context": "ann"})
+    assert "keeps no state for each context: its key context is false" in refused.json["error"]
+    ask(host, "DELETE", PATH)
 
 
 def test_a_model_is_no_application(host: str) -> None:

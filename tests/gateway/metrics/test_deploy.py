@@ -229,6 +229,7 @@ def test_the_documentation_has_a_line_for_every_metric_and_for_no_other() -> Non
         wait_until(lambda: workers_ready(client, 1, 1), 30)
         client.infer("a", {"data": X}, slo_ms=20_000)
         wait_until(lambda: refused_on_arrival(client))
+        client.add_graph('name = "app"\nmembers = ["a"]\noutput = "sum"\nkind = "value"\nspan = 1.0')
         told = re.findall(r"^# TYPE (\S+) ", page(addresses.metrics), re.MULTILINE)
     assert len(set(told)) == len(told), "a family stands there once"
     # An emulated device has no monitor, its model no sequences, the cluster one controller, no graph and no
