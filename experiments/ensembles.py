@@ -71,21 +71,7 @@ def play(members: int, load: float, known: bool, seconds: float, seed: int) -> O
                 else:
                     late += 1
 
-    names = [f"member{index}" for index in range(members)]
-    times = {str(size): ms for size, ms in BATCH_MS.items()}
-    steps = [{"model": name, "after": []} for name in names]
-    largest = max(BATCH_MS)
-    capacity = DEVICES * 1e3 * largest / (members * BATCH_MS[largest])
-    spec: dict[str, Any] = {
-        "devices": [{"count": DEVICES}],
-        "models": [{"name": name, "infer_ms": times, "weights_mb": 16.0} for name in names],
-        "graphs": [{"name": "ensemble", "steps": steps, "apart": not known, "least": 1}],
-        "workload": [{"models": "ensemble", "rate": load * capacity, "slo_ms": SLO_MS}],
-        "scheduler": {"policy": "mainspring" if known else "clipper"},
-        "warm_up_s": 0.0,
-        "duration_s": seconds,
-        "seed": seed,
-    }
+    spec = _spec(members, load, known, seconds, seed)
     summary = simulate(parse_spec(spec, "ensemble"), record=record, analyse=False).summary
     arrived_ns = {query: due - round(SLO_MS * 1e6) for query, due in due_ns.items()}
     return Outcome(
@@ -95,6 +81,24 @@ def play(members: int, load: float, known: bool, seconds: float, seed: int) -> O
         tuple([present.get(query, 0) for query in due_ns]),
         tuple([(end - arrived_ns[query]) / 1e6 for query, end in last_ns.items()]),
     )
+
+
+def _spec(members: int, load: float, known: bool, seconds: float, seed: int) -> dict[str, Any]:
+    names = [f"member{index}" for index in range(members)]
+    times = {str(size): ms for size, ms in BATCH_MS.items()}
+    steps = [{"model": name, "after": []} for name in names]
+    largest = max(BATCH_MS)
+    capacity = DEVICES * 1e3 * largest / (members * BATCH_MS[largest])
+    return {
+        "devices": [{"count": DEVICES}],
+        "models": [{"name": name, "infer_ms": times, "weights_mb": 16.0} for name in names],
+        "graphs": [{"name": "ensemble", "steps": steps, "apart": not known, "least": 1}],
+        "workload": [{"models": "ensemble", "rate": load * capacity, "slo_ms": SLO_MS}],
+        "scheduler": {"policy": "mainspring" if known else "clipper"},
+        "warm_up_s": 0.0,
+        "duration_s": seconds,
+        "seed": seed,
+    }
 
 
 def main(

@@ -8,7 +8,7 @@ compiled code can't be watched. Requests are sent over ZeroMQ and HTTP, to a mod
 that has to be loaded first.
 
 What the processes run without a request, such as timers, is counted apart: a file of theirs is on the way if
-lines of it run that run in none of `ROUNDS` stretches of time without a request, in each of as many with one;
+a line of it runs in none of `ROUNDS` stretches of time without a request, and in each of as many with one;
 or if it is of `transport`, which carries every message alike. A LOAD alone is what controller and worker run
 beyond that, and beyond requests to a model that is resident.
 """
@@ -289,8 +289,8 @@ def beyond(lines: Lines, others: Sequence[Lines]) -> dict[str, set[str]]:
     return found
 
 
-def common(rounds: Sequence[dict[str, set[str]]]) -> dict[str, set[str]]:
-    """Return the files that are passed each time, by the kind of process."""
+def common(rounds: Sequence[Lines]) -> Lines:
+    """Return the lines that run each time, by the kind of process."""
     return {kind: set.intersection(*(each.get(kind, set()) for each in rounds)) for kind in rounds[0]}
 
 
@@ -322,8 +322,8 @@ def paths(folder: Path) -> dict[str, dict[str, set[str]]]:
         cluster.close()
     alone = beyond(loading, [*quiet, *resident])
     return {
-        "zeromq": {**common([beyond(each, quiet) for each in resident]), "client": mine},
-        "http": common([beyond(each, quiet) for each in http]),
+        "zeromq": {**beyond(common(resident), quiet), "client": mine},
+        "http": beyond(common(http), quiet),
         "zeromq, with a LOAD": {**beyond(loading, quiet), "client": mine},
         "a LOAD alone": {kind: alone[kind] for kind in ("controller", "worker")},
         "zeromq, with what always runs": {**beyond(resident[0], ()), "client": mine},

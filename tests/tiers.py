@@ -103,7 +103,6 @@ TIER_OF = {
     "experiments/test_scheduler_ways": "codegen",
     "experiments/test_pipelines": "codegen",
     "experiments/test_request_path": "patient",
-    "experiments/triton_clients/test_running": "patient",
     "experiments/wild": "unit",
     "experiments/wild/test_served": "patient",
     "faults": "cluster",
