@@ -8,7 +8,8 @@ compiled code can't be watched. Requests are sent over ZeroMQ and HTTP, to a mod
 that has to be loaded first.
 
 What the processes run without a request, such as timers, is counted apart: a file of theirs is on the way if
-a line of it runs in none of `ROUNDS` stretches of time without a request, and in each of as many with one;
+a line of it runs in none of `QUIET_ROUNDS` stretches of time without a request, and in each of `ROUNDS` with
+one;
 or if it is of `transport`, which carries every message alike. A LOAD alone is what controller and worker run
 beyond that, and beyond requests to a model that is resident.
 """
@@ -185,6 +186,8 @@ Lines = dict[str, set[tuple[str, int]]]
 """The lines (file, number) that ran, by the kind of process."""
 TRANSPORT = "/transport/"
 ROUNDS = 4
+QUIET_ROUNDS = 12
+"""Stretches of time without a request: enough for each timer to run in one."""
 SETTLED_S = 0.3
 
 
@@ -313,7 +316,7 @@ def paths(folder: Path) -> dict[str, dict[str, set[str]]]:
 
             over_zeromq("first")
             over_http()
-            quiet = [cluster.during(lambda: None) for _ in range(ROUNDS)]
+            quiet = [cluster.during(lambda: None) for _ in range(QUIET_ROUNDS)]
             resident = [cluster.during(partial(over_zeromq, "first")) for _ in range(ROUNDS)]
             http = [cluster.during(over_http) for _ in range(ROUNDS)]
             loading = cluster.during(partial(over_zeromq, "second"))

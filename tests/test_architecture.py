@@ -98,8 +98,8 @@ HOUSE = {
     "lines of the product": 143_100,
     "files of the product": 711,
     "lines of the lab": 28_300,
-    "files on the way of a request over ZeroMQ": 84,
-    "files on the way of a request over HTTP": 86,
+    "files on the way of a request over ZeroMQ": 78,
+    "files on the way of a request over HTTP": 81,
 }
 """What the house may have at most (`measured_house`). Goals: 100,000 lines and 560 files of the product,
 22,000 lines of the lab, 80 files over ZeroMQ and 85 over HTTP. Whoever needs more makes room, or raises a
