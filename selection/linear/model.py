@@ -49,26 +49,17 @@ class LinearOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Observations that are kept to compute weights anew from."""
     most_of_user: int = 1_000
     """The newest of each user among them."""
-    retrain: str = "als"
-    """Way in which the table is fitted anew: alternating least squares, or ``package.module:function``."""
-    retrain_above: float = 0.0
-    """Root mean squared error of late above which it is fitted anew; 0: when asked to."""
-    retrain_after: int = 1_000
-    """Observations that such an error has to be of."""
 
 
 def options_fault(options: LinearOptions) -> str | None:
     """Return what is wrong with options; None if nothing is."""
-    for name in ("ridge", "retrain_after", "most_observations", "most_of_user", "state_mib", "cache_mib"):
+    for name in ("ridge", "most_observations", "most_of_user", "state_mib", "cache_mib"):
         if not 0 < getattr(options, name) < math.inf:
             return f"option {name} is {getattr(options, name):g}; it has to be above 0"
-    for name in ("alpha", "retrain_above"):
-        if not 0 <= getattr(options, name) < math.inf:
-            return f"option {name} is {getattr(options, name):g}; it has to be a number from 0 on"
+    if not 0 <= options.alpha < math.inf:
+        return f"option alpha is {options.alpha:g}; it has to be a number from 0 on"
     if not 0 <= options.random <= 1:
         return f"option random is {options.random:g}; it has to be a share, from 0 to 1"
-    if options.retrain != "als" and ":" not in options.retrain:
-        return f"option retrain is {options.retrain!r}; it has to be 'als' or package.module:function"
     return None
 
 

@@ -74,9 +74,9 @@ def retraining(name: str) -> Retrain:
     try:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"option retrain {name!r} can't be imported: {error}") from None
+        raise ValueError(f"retraining {name!r} can't be imported: {error}") from None
     if not callable(found):
-        raise ValueError(f"option retrain {name!r} is not a function of table, observations and ridge")
+        raise ValueError(f"retraining {name!r} is not a function of table, observations and ridge")
     return found  # type: ignore[no-any-return]
 
 

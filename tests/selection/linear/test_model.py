@@ -109,7 +109,6 @@ def test_what_can_not_be_asked_is_said(items: list[int] | None, k: int, said: st
         (TABLE, {"ridge": 0.0}, "option ridge is 0; it has to be above 0"),
         (TABLE, {"alpha": -1.0}, "option alpha is -1"),
         (TABLE, {"random": 2.0}, "option random is 2; it has to be a share"),
-        (TABLE, {"retrain": "trees"}, "option retrain is 'trees'; it has to be 'als' or package"),
     ],
 )
 def test_what_can_not_be_a_model_is_said(table: np.ndarray, options: dict[str, object], said: str) -> None:
