@@ -105,6 +105,15 @@ class ApplicationReport(msgspec.Struct, frozen=True):
     """Answers that are kept for feedback."""
 
 
+def code_in(spec: ApplicationSpec) -> str:
+    """Return what of an application makes gateways run code, or read a file of theirs; empty if nothing."""
+    for key, value in (("policy", spec.policy), ("loss", spec.loss)):
+        if ":" in value:
+            return f"{key} {value!r}"
+    table = spec.options.get("table") if spec.policy == LINEAR else None
+    return f"table {table!r}" if table else ""
+
+
 def member_name(member: str) -> str:
     """Return a member's name without its version: a new version keeps what was learnt."""
     name, colon, version = member.rpartition(":")

@@ -17,6 +17,7 @@ from mainspring.messages.applications import (
     ApplicationReport,
     ApplicationSpec,
     application_fault,
+    code_in,
     read_application,
 )
 from mainspring.messages.clients import BestItems, ErrorReply, Observe, TopK
@@ -195,8 +196,12 @@ class Applications:
             raise BadRequest(Reason.BAD_INPUT, str(error)) from None
 
 
-def application_of(name: str, table: dict[str, Any]) -> GraphSpec:
-    """Return the application that a client describes; raise `BadRequest` with what is wrong."""
+def application_of(name: str, table: dict[str, Any], *, trusted: bool) -> GraphSpec:
+    """Return the application that a client describes; raise `BadRequest` with what is wrong.
+
+    ``trusted``: the client has shown a token that may administer. Anyone else may name no code for the
+    gateway to run, and no file for it to read.
+    """
     if table.setdefault("name", name) != name:
         raise BadRequest(
             Reason.BAD_INPUT,
@@ -206,4 +211,10 @@ def application_of(name: str, table: dict[str, Any]) -> GraphSpec:
         spec = read_application(table, "the application")
     except ConfigError as error:
         raise BadRequest(Reason.BAD_INPUT, str(error)) from None
+    if not trusted and (code := code_in(spec)):
+        raise BadRequest(
+            Reason.FORBIDDEN,
+            f"{code} of application {name!r} is for the operator: it takes a token that may administer, "
+            "`mainspring applications add` over ZeroMQ, or `mainspring up --applications FOLDER`",
+        )
     return GraphSpec(name=spec.name, slo_ms=spec.slo_ms, application=spec)

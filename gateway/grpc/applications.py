@@ -69,7 +69,8 @@ class Applications:
             table = msgspec.json.decode(request.specification or "{}", type=dict[str, Any])
         except msgspec.DecodeError as error:
             raise BadRequest(Reason.BAD_INPUT, f"the specification is no JSON object: {error}") from None
-        await self._ask(AddGraph(self._services.next_key(), application_of(request.name, table)))
+        spec = application_of(request.name, table, trusted=self._services.driver.gate.closed)
+        await self._ask(AddGraph(self._services.next_key(), spec))
         return await self._show(request, caller)
 
     async def _remove(self, request: Message, _caller: Caller) -> dict[str, Any]:

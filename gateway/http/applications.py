@@ -100,7 +100,9 @@ class ApplicationRoutes:
     async def put(self, exchange: Exchange) -> None:
         """Serve an application of this name from now on."""
         name = exchange.arguments[0]
-        await self._ask(AddGraph(self._services.next_key(), application_of(name, exchange.decoded(dict))))
+        trusted = self._services.driver.gate.closed
+        spec = application_of(name, exchange.decoded(dict), trusted=trusted)
+        await self._ask(AddGraph(self._services.next_key(), spec))
         self.one(exchange)
 
     async def remove(self, exchange: Exchange) -> None:

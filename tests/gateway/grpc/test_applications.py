@@ -69,6 +69,12 @@ def test_an_application_is_put_told_shown_forgotten_and_removed(host: str) -> No
             ("Show", {}, "NOT_FOUND", "there is no application 'sums'"),
             ("Put", {"specification": "["}, "INVALID_ARGUMENT", "the specification is no JSON object"),
             ("Put", {"specification": "{}"}, "INVALID_ARGUMENT", "needs the key 'members'"),
+            (
+                "Put",
+                {"specification": json.dumps({**SPEC, "loss": "os:system"})},
+                "PERMISSION_DENIED",
+                "loss",
+            ),
             ("Observe", {"query_id": 1, "y": [1], "labels": ["a"]}, "INVALID_ARGUMENT", "not both"),
         ):
             with pytest.raises(grpc.RpcError, match=said) as refused:

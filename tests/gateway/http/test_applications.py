@@ -94,6 +94,29 @@ def test_what_can_not_be_put_is_said_in_one_line(host: str, changes: dict[str, A
     assert ask(host, "GET", "/v2/applications").json == []
 
 
+CODE = [
+    ({"policy": "os:system"}, "policy 'os:system'"),
+    ({"loss": "os:system"}, "loss 'os:system'"),
+    ({"policy": "linear", "options": {"table": "/etc/passwd"}}, "table '/etc/passwd'"),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), CODE, ids=[said for _, said in CODE])
+def test_code_and_files_are_not_taken_from_just_anyone(
+    host: str, tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    spec = {"context": True, **changes} if changes.get("policy") == "linear" else {**SPEC, **changes}
+    refused = ask(host, "PUT", PATH, spec)
+    assert refused.status == 403
+    assert f"{said} of application 'sums' is for the operator" in refused.json["error"]
+    path = tmp_path / "tokens.toml"
+    digest = hashlib.sha256(b"root").hexdigest()
+    path.write_text(f'[[token]]\nname = "root"\nsha256 = "{digest}"\nmodels = ["*"]\nadmin = true\n')
+    with faked(token_file=str(path)) as served:
+        taken = ask(served.host, "PUT", PATH, spec, authorization="Bearer root")
+        assert "is for the operator" not in taken.json.get("error", "")
+
+
 def test_a_context_is_forgotten(host: str) -> None:
     put(host, context=True)
     body = {"inputs": [DATA], "parameters": {"context": "ann"}}
