@@ -185,9 +185,13 @@ def test_one_host_begins_a_bounded_number_of_handshakes(
         ExitStack() as stack,
     ):
         wait_until(served.models)
-        for _ in range(5):
+
+        def two_refused() -> bool:
+            # One more a second may begin: on a slow host the first ones alone prove nothing.
             stack.enter_context(Stream(address, handshake=False)).send(CURVE_GREETING)
-        wait_until(lambda: served.status().dropped_messages.get("handshakes_refused", 0) >= 2)
+            return served.status().dropped_messages.get("handshakes_refused", 0) >= 2
+
+        wait_until(two_refused)
 
 
 def start(**options: object) -> None:
