@@ -19,8 +19,8 @@ STAYS_PYTHON = (
 )
 """What compiled modules import and is not compiled, beside packages and modules that define Structs."""
 ABOUT_THE_PATH = (
-    *("mainspring/compiler/", "mainspring/extras.py", "mainspring/gateway/", "mainspring/telemetry/"),
-    *("mainspring/transport/", "mainspring/worker/"),
+    *("mainspring/compiler/", "mainspring/extras.py", "mainspring/gateway/", "mainspring/selection/"),
+    *("mainspring/telemetry/", "mainspring/transport/", "mainspring/worker/"),
 )
 """Where most is called at the start, for a new connection, or for requests of a seldom kind: of this, `PATH`
 names what is called for every request."""
