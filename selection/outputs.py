@@ -172,12 +172,17 @@ def _score(truth: Array, output: Array) -> Array:
     return 1 - np.clip(scores[np.arange(len(scores)), np.asarray(truth, np.int64)], 0, 1)
 
 
-def _imported(name: str) -> Loss:
-    module, _, function = name.partition(":")
+def imported(what: str, name: str) -> Any:
+    """Return what ``package.module:NAME`` names; raise ValueError, which says ``what`` that is."""
+    module, _, wanted = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), function)
+        return getattr(importlib.import_module(module), wanted)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"loss {name!r} can't be imported: {error}") from None
+        raise ValueError(f"{what} {name!r} can't be imported: {error}") from None
+
+
+def _imported(name: str) -> Loss:
+    found = imported("loss", name)
     if not callable(found):
         raise ValueError(f"loss {name!r} is not a function of what is true and a member's output")
     return found  # type: ignore[no-any-return]

@@ -11,6 +11,8 @@ from mainspring.cli.options import STORE, AsJson, ReportFolder, Seed, SendFor, T
 
 if TYPE_CHECKING:
     from mainspring.cli.demonstration import DemoOptions
+    from mainspring.cli.graph_demo.demonstration import GraphDemoReport
+    from mainspring.cli.learning_demo.demonstration import LearningDemoReport
 
 
 def demo(
@@ -83,23 +85,16 @@ def _demo(options: DemoOptions, output: Path, *, as_json: bool) -> None:
 
 
 def _demo_graphs(duration_s: float, load: float, output: Path, seed: int, *, as_json: bool) -> None:
-    import msgspec
     from rich.console import Console
 
     from mainspring.cli.graph_demo.demonstration import GraphDemoOptions, run_graph_demo
 
     options = GraphDemoOptions(duration_s=duration_s, load=load, output=output, seed=seed)
     report = run_graph_demo(options, Console(stderr=as_json))
-    if as_json:
-        typer.echo(msgspec.json.encode(report).decode())
-    else:
-        console = Console()
-        console.print(report.table())
-        console.print(f"{output / 'graphs.json'}", highlight=False)
+    _tell(report, output / "graphs.json", as_json=as_json)
 
 
 def _demo_learning(duration: str, slo: str, output: Path, seed: int, *, as_json: bool) -> None:
-    import msgspec
     from rich.console import Console
 
     from mainspring.cli.learning_demo.demonstration import LearningDemoOptions, run_learning_demo
@@ -111,9 +106,17 @@ def _demo_learning(duration: str, slo: str, output: Path, seed: int, *, as_json:
         seed=seed,
     )
     report = run_learning_demo(options, Console(stderr=as_json))
+    _tell(report, output / "learning.json", as_json=as_json)
+
+
+def _tell(report: GraphDemoReport | LearningDemoReport, file: Path, *, as_json: bool) -> None:
+    """Print a report: as JSON, or as a table with the file that has it, too."""
+    import msgspec
+    from rich.console import Console
+
     if as_json:
         typer.echo(msgspec.json.encode(report).decode())
     else:
         console = Console()
         console.print(report.table())
-        console.print(f"{output / 'learning.json'}", highlight=False)
+        console.print(f"{file}", highlight=False)

@@ -8,7 +8,6 @@ ratios of one run. Feedback goes to answers of four members, in messages of one 
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 import tempfile
@@ -36,7 +35,7 @@ from mainspring.selection.application import Application
 from tests.emulated_cluster import BATCH_SIZES, cluster_of
 
 LINEAR = "mainspring.experiments.bench.linear"
-"""The benchmark of `linear`, which is run as well if it is there."""
+"""The benchmark of `linear`, which is run as well."""
 MEMBERS = tuple(f"member-{number}" for number in range(1, 9))
 CLASSES = 10
 PIXELS = 64
@@ -234,8 +233,7 @@ def main(
     """Measure and print the figures."""
     figures = [*policies(requests), *python_model(), *served(requests, rounds)]
     publish("selection", "Applications that learn", figures, output)
-    if importlib.util.find_spec(LINEAR) is not None:
-        subprocess.run([sys.executable, "-m", LINEAR, "--output", str(output)], check=True)
+    subprocess.run([sys.executable, "-m", LINEAR, "--output", str(output)], check=True)
 
 
 if __name__ == "__main__":

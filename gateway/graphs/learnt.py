@@ -89,18 +89,20 @@ def answering(spec: ApplicationSpec, graph: Graph) -> Graph:
     ((tensor, sources),) = graph.outputs
     shown = f"output {spec.output!r} is {tensor.dtype}[{', '.join(tensor.dims)}] for each row"
     number = tensor.dtype.startswith(("float", "int", "uint"))
+    fixed = not (tensor.open or tensor.varies)
+    floats = fixed and tensor.dtype.startswith("float") and len(tensor.shape) == 1
     if spec.policy == LINEAR:
-        if not tensor.dtype.startswith("float") or len(tensor.shape) != 1 or tensor.open or tensor.varies:
+        if not floats:
             raise GraphError(
                 f"{shown}; with policy 'linear' it has to be as many floats as there are features"
             )
         return graph._replace(outputs=tuple([(each, sources) for each in _LINEAR]))
     if spec.kind == "scores":
-        if not tensor.dtype.startswith("float") or len(tensor.shape) != 1 or tensor.open or tensor.varies:
+        if not floats:
             raise GraphError(f"{shown}; of kind 'scores' it has to be as many floats as there are classes")
         outputs = [TensorSpec(PREDICTION, "int64", ()), TensorSpec(SCORES, "float32", tensor.shape)]
     else:
-        if tensor.shape not in ((), (1,)) or tensor.open or tensor.varies:
+        if tensor.shape not in ((), (1,)) or not fixed:
             raise GraphError(f"{shown}; of kind {spec.kind!r} it has to be one {spec.kind}")
         if spec.kind == "value" and not number:
             raise GraphError(f"{shown}; of kind 'value' it has to be a number")

@@ -6,7 +6,6 @@ with the least squared error. A function of one's own takes what `als` takes and
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from mainspring.selection.linear.history import Observations
 from mainspring.selection.linear.model import LinearModel, Version, table_fault
 from mainspring.selection.linear.weights import Matrix, Vector
+from mainspring.selection.outputs import imported
 
 Retrain = Callable[[Matrix, Observations, float], Matrix]
 """Function of the table ``(items, d)``, what was observed, and the ridge, to another table of that shape."""
@@ -70,11 +70,7 @@ def retraining(name: str) -> Retrain:
     """Return `als`, or what ``package.module:function`` names; raise ValueError if it can't be imported."""
     if name == "als":
         return als
-    module, _, function = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"retraining {name!r} can't be imported: {error}") from None
+    found = imported("retraining", name)
     if not callable(found):
         raise ValueError(f"retraining {name!r} is not a function of table, observations and ridge")
     return found  # type: ignore[no-any-return]

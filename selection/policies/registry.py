@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from mainspring.messages.choices import did_you_mean
-from mainspring.selection.outputs import Output
+from mainspring.selection.outputs import Output, imported
 from mainspring.selection.policies.epsilon_greedy import EpsilonGreedy
 from mainspring.selection.policies.exp3 import Exp3
 from mainspring.selection.policies.exp4 import Exp4
@@ -36,16 +35,12 @@ def selection_policy_class(name: str) -> type[Policy]:
     """Return the policy of a name, or of ``package.module:Class``; raise ValueError if there is none."""
     if name in _POLICIES:
         return _POLICIES[name]
-    module_name, colon, class_name = name.partition(":")
-    if not colon:
+    if ":" not in name:
         raise ValueError(
             f"there is no policy {name!r}; choose one of {', '.join(selection_policy_names())}, or name a "
             f"class of your own as package.module:Class{did_you_mean(name, selection_policy_names())}"
         )
-    try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"policy {name!r} can't be imported: {error}") from None
+    found = imported("policy", name)
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise ValueError(f"policy {name!r} is not a subclass of mainspring.selection.policy.Policy")
     if found.__abstractmethods__:
