@@ -136,21 +136,10 @@ class Controller:
     def _serve(self, stop: threading.Event) -> None:
         """Serve until ``stop`` is set and the accepted requests are finished."""
         shell, scheduler = self._shell, self._logged
-        observers = shell.observers
         while not self._finished(stop):
             self._receive()
             now_ns = time.monotonic_ns()
-            if scheduler.due(now_ns):
-                shell.carry_out(now_ns, scheduler.schedule(now_ns))
-            if scheduler.unsettled(now_ns):
-                scheduler.settle()
-            start_due_ns = shell.start_due_ns()
-            if start_due_ns is not None and now_ns >= start_due_ns:
-                shell.settle_start(now_ns)
-            if now_ns >= observers.due_ns:
-                observers.turn(now_ns)
-            if now_ns >= shell.peers.next_beat_ns:
-                self._beat(now_ns)
+            turn(shell, scheduler, now_ns)
             self._wait(now_ns)
 
     def close(self) -> None:
@@ -184,28 +173,12 @@ class Controller:
                 if self._error_limit.allows(now_ns, peer, "internal_error"):
                     _LOGGER.exception("failed on a message of %r: %.2000r", peer, parts)
 
-    def _beat(self, now_ns: int) -> None:
-        """Do what is due at each heartbeat."""
-        self._shell.peers.beat(now_ns)
-        self._shell.providers.beat(now_ns)
-        self._shell.settle_start(now_ns)
-        self._shell.recovery.beat(now_ns)
-        self._shell.registry.readiness.beat(now_ns)
-        self._logged.flush()
-        self._shell.observers.beat(now_ns)
-
     def _wait(self, now_ns: int) -> None:
         """Wait for a message, the scheduler's wake-up or the next beat; the hub may wait less long."""
         if self._logged.dirty:
             self._hub.wait(0)
             return
-        until_ns = min(self._shell.peers.next_beat_ns, self._shell.observers.due_ns)
-        wakeup_ns = self._logged.next_wakeup_ns()
-        start_due_ns = self._shell.start_due_ns()
-        if start_due_ns is not None:
-            until_ns = min(until_ns, max(start_due_ns, now_ns + SHORTEST_WAIT_NS))
-        if wakeup_ns is not None:
-            until_ns = min(until_ns, max(wakeup_ns, now_ns + SHORTEST_WAIT_NS))
+        until_ns = due_ns(self._shell, self._logged, now_ns)
         if self._shell.draining:
             until_ns = min(until_ns, now_ns + DRAIN_CHECK_NS)
         idle = now_ns - self._arrived_ns > IDLE_NS and until_ns - now_ns > IDLE_NS
@@ -248,6 +221,43 @@ class Controller:
             return False
         self._drain_check_ns = now_ns + DRAIN_CHECK_NS
         return self._shell.drained()
+
+
+def turn(shell: Shell, scheduler: LoggedScheduler, now_ns: int) -> None:
+    """Schedule, carry out, and do what else is due."""
+    if scheduler.due(now_ns):
+        shell.carry_out(now_ns, scheduler.schedule(now_ns))
+    if scheduler.unsettled(now_ns):
+        scheduler.settle()
+    start_due_ns = shell.start_due_ns()
+    if start_due_ns is not None and now_ns >= start_due_ns:
+        shell.settle_start(now_ns)
+    if now_ns >= shell.observers.due_ns:
+        shell.observers.turn(now_ns)
+    if now_ns >= shell.peers.next_beat_ns:
+        beat(shell, scheduler, now_ns)
+
+
+def beat(shell: Shell, scheduler: LoggedScheduler, now_ns: int) -> None:
+    """Do what is due at each heartbeat."""
+    shell.peers.beat(now_ns)
+    shell.providers.beat(now_ns)
+    shell.settle_start(now_ns)
+    shell.recovery.beat(now_ns)
+    shell.registry.readiness.beat(now_ns)
+    scheduler.flush()
+    shell.observers.beat(now_ns)
+
+
+def due_ns(shell: Shell, scheduler: LoggedScheduler, now_ns: int) -> int:
+    """Return the instant of the next turn if no message comes before."""
+    if scheduler.dirty:
+        return now_ns
+    until_ns = min(shell.peers.next_beat_ns, shell.observers.due_ns)
+    for wakeup_ns in (scheduler.next_wakeup_ns(), shell.start_due_ns()):
+        if wakeup_ns is not None:
+            until_ns = min(until_ns, max(wakeup_ns, now_ns + SHORTEST_WAIT_NS))
+    return until_ns
 
 
 def listen(hub: Hub, config: ControllerConfig, shows: Pass) -> Listener:

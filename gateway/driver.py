@@ -12,7 +12,7 @@ import contextlib
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic_ns
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
-from mainspring.gateway.core.admin import AdminCommand, AdminTable, asked_of, wrong_shard
+from mainspring.gateway.core.admin import AdminCommand, AdminTable, about_graphs, asked_of, wrong_shard
 from mainspring.gateway.core.cache import PredictionCache
 from mainspring.gateway.core.catalog import catalog_of
 from mainspring.gateway.core.controller_catalogs import Told
@@ -29,16 +29,14 @@ from mainspring.gateway.core.readiness import Readiness
 from mainspring.gateway.core.request_table import OwnRefusals
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.validation import BadRequest, check_request
-from mainspring.gateway.graphs.checking import GraphError
 from mainspring.gateway.memory import Memory
 from mainspring.gateway.oip.triton_texts import SIGNATURE_REASONS, of_request
-from mainspring.gateway.peer_connections import WorkerLinks
+from mainspring.gateway.peer_connections import LinkOf, WorkerLinks
 from mainspring.gateway.replies import Replies
 from mainspring.gateway.shards import Shard, addresses_of
 from mainspring.messages import peers
 from mainspring.messages.clients import (
     AddGraph,
-    Done,
     EndSequence,
     ErrorReply,
     InferRequest,
@@ -53,6 +51,7 @@ from mainspring.messages.queries import Chosen, StepsKnown
 from mainspring.messages.served import Awaited, Standing
 from mainspring.messages.sharding import ShardMap
 from mainspring.transport.hub import Hub
+from mainspring.transport.link import Link
 from mainspring.transport.tokens import TokenFile
 
 log = logging.getLogger("mainspring.gateway")
@@ -61,14 +60,22 @@ log = logging.getLogger("mainspring.gateway")
 class GatewayDriver:
     """The gateway's core and its sockets; see the module's docstring."""
 
-    def __init__(self, hub: Hub, config: GatewayConfig) -> None:
-        self.config = config
-        self.catalog = catalog_of(config, secrets.randbits(31))
+    def __init__(
+        self,
+        hub: Hub,
+        config: GatewayConfig,
+        clock: Callable[[], int] = monotonic_ns,
+        link: LinkOf = Link,
+        seed: int | None = None,
+    ) -> None:
+        """``link`` makes the connections; ``seed`` is the catalog's, None for any."""
+        self.config, self.clock = config, clock
+        self.catalog = catalog_of(config, secrets.randbits(31) if seed is None else seed)
         self.told = Told(self.catalog, addresses_of(config))
         self.tokens = TokenFile(config)
         self.gate = self.tokens.gate
         """Says who may ask for what; front ends ask it before they call `submit` or `ask`."""
-        self.cache = PredictionCache(config.cache_bytes, config.cache_models, monotonic_ns)
+        self.cache = PredictionCache(config.cache_bytes, config.cache_models, clock)
         self.core = GatewayCore(config, self.catalog.signatures, self.cache, self.told.shards)
         self.counts: Counter[str] = Counter()
         """Messages that could not be used or sent, by why."""
@@ -80,9 +87,9 @@ class GatewayDriver:
         self._performing = False
         self._max_slo_ns = milliseconds(config.max_slo_ms)
         self._admin = AdminTable(config, self._newest_map)
-        now_ns, count = monotonic_ns(), self._count
+        now_ns, count = self.clock(), self._count
         self.shards = [
-            Shard(number, hub, config, now_ns, count, partial(self._holds, number))
+            Shard(number, hub, config, now_ns, count, partial(self._holds, number), link)
             for number in range(len(addresses_of(config)))
         ]
         """The controllers."""
@@ -92,7 +99,7 @@ class GatewayDriver:
         self.memory = Memory(config.slab_bytes)
         """The memory that front ends receive large tensors in."""
         self.workers = WorkerLinks(
-            hub, config, lambda _: self._count("bad_framing_from_workers"), self.memory
+            hub, config, lambda _: self._count("bad_framing_from_workers"), self.memory, link
         )
 
     # --- front ends ---
@@ -128,7 +135,7 @@ class GatewayDriver:
         except BadRequest as error:
             self._turn_away(connection, request, error.reason, self._worded(error, request, sizes))
             return
-        now_ns = monotonic_ns()
+        now_ns = self.clock()
         if lent and accepted.turn is None and self.cache.is_on(accepted.signature.spec.public_name):
             # Others may be answered with what these inputs give: they must not change any more.
             frames = [self.memory.copy(frame) for frame in frames]
@@ -136,7 +143,7 @@ class GatewayDriver:
         cached = self.cache.used and not accepted.turn
         digest, spent_ns = self.cache.digest(accepted, frames) if cached else None, 0
         if digest is not None:
-            spent_ns = monotonic_ns() - now_ns
+            spent_ns = self.clock() - now_ns
             self.cache.took(accepted.model, digest, spent_ns)
         self.core.submit(now_ns, connection, request.key, accepted, list(frames), digest, spent_ns, came_ns)
         self._perform()
@@ -162,29 +169,20 @@ class GatewayDriver:
         if isinstance(command, Scale) and (fault := wrong_shard(command.shard, len(self.shards))):
             self._replies.reply(connection, ErrorReply(command.key, Reason.BAD_INPUT, fault))
             return
-        if isinstance(command, AddGraph | RemoveModel) and (said := self._about_graphs(command)) is not None:
+        if (
+            isinstance(command, AddGraph | RemoveModel)
+            and (said := about_graphs(command, self.catalog.graphs)) is not None
+        ):
             self._replies.reply(connection, said)
             return
         concerned = [self.shards[number] for number in asked_of(command, self.told)]
         shards = [each for each in concerned if each.session.welcomed]
-        asked = self._admin.ask(monotonic_ns(), connection, command, [each.number for each in shards])
+        asked = self._admin.ask(self.clock(), connection, command, [each.number for each in shards])
         if isinstance(asked, ErrorReply):
             self._replies.reply(connection, asked)
             return
         for each in shards:
             each.link.deliver(asked)
-
-    def _about_graphs(self, command: AddGraph | RemoveModel) -> Done | ErrorReply | None:
-        """Return the answer to a command that no controller has to see; None if one has."""
-        graphs = self.catalog.graphs
-        if isinstance(command, RemoveModel):
-            fault = graphs.needs(command.name)
-            return ErrorReply(command.key, Reason.BAD_INPUT, fault) if fault else None
-        try:
-            graphs.check(command.graph)
-        except GraphError as error:
-            return ErrorReply(command.key, Reason.BAD_INPUT, f"graph {command.graph.name!r}: {error}")
-        return Done(command.key) if command.check else None
 
     # --- sockets ---
 
@@ -194,7 +192,7 @@ class GatewayDriver:
         if shard is not None:
             if not shard.session.welcomed:
                 # The connection may have opened just now.
-                self._keep_session(monotonic_ns(), shard)
+                self._keep_session(self.clock(), shard)
             self._serve_controller(shard, limit)
         elif (worker := self.workers.worker_of(port)) is not None:
             self._serve_worker(worker, limit)
@@ -204,7 +202,7 @@ class GatewayDriver:
         self.counts[why] += 1
 
     def _uncounted(self, shard: int) -> str:
-        return self.shards[shard].uncounted(monotonic_ns())
+        return self.shards[shard].uncounted(self.clock())
 
     def _newest_map(self) -> ShardMap:
         return self.told.map
@@ -225,7 +223,7 @@ class GatewayDriver:
             except BadMessage:
                 self.counts["bad_messages_from_controller"] += 1
                 continue
-            self._from_controller(monotonic_ns(), shard, message)
+            self._from_controller(self.clock(), shard, message)
 
     def _from_controller(self, now_ns: int, shard: Shard, message: object) -> None:
         shard.session.heard(now_ns)
@@ -241,7 +239,7 @@ class GatewayDriver:
             case peers.Ping():
                 if shard.session.welcomed:  # the first one comes behind all models and workers
                     self.readiness.told_all(now_ns, shard.number)
-                times = message.sent_ns, now_ns, monotonic_ns()
+                times = message.sent_ns, now_ns, self.clock()
                 shard.link.send(peers.Pong(message.sequence, *times, refused=self._refusals.counts))
                 self.workers.settle()
             case peers.ModelUp():
@@ -385,7 +383,7 @@ class GatewayDriver:
                 log.debug("worker %s sent a message that can't be used: %s", worker, error)
                 continue
             if outputs is not None:
-                self.core.outputs(monotonic_ns(), *outputs)
+                self.core.outputs(self.clock(), *outputs)
         return True
 
     # --- time, and what comes out ---
@@ -459,7 +457,7 @@ class GatewayDriver:
                 self.shards[shard_of(request_id)].link.deliver(peers.Cancel(request_id))
 
     def _arrive(self, effect: Arrive) -> None:
-        left_ns = None if effect.deadline_ns is None else effect.deadline_ns - monotonic_ns()
+        left_ns = None if effect.deadline_ns is None else effect.deadline_ns - self.clock()
         arrival: peers.Arrival | peers.QueryArrival = peers.Arrival(
             *(effect.request_id, effect.model, effect.rows, left_ns, effect.priority, effect.sizes),
             *(effect.query, effect.step),
@@ -469,7 +467,7 @@ class GatewayDriver:
                 effect.request_id, left_ns, effect.steps, effect.pieces, effect.priority, effect.graph
             )
         if not self.shards[shard_of(effect.request_id)].link.deliver(arrival):
-            self.core.arrival_unsent(monotonic_ns(), effect.request_id)
+            self.core.arrival_unsent(self.clock(), effect.request_id)
 
     def _worded(self, error: BadRequest, request: InferRequest, sizes: Sequence[int]) -> str:
         """Return what is wrong with a request: in Triton's words, if these are configured."""

@@ -275,13 +275,22 @@ def _note(ended: deque[tuple[int, int]], what: tuple[int, int], _: object) -> No
 
 CONTROLLER_BACKLOG_BYTES = 256 << 20
 OnViolation = Callable[[str], object]
+LinkOf = Callable[..., Link]
+"""Makes a link from what `Link` is made from."""
 
 
 class ControllerLink:
     """The connection to the controller."""
 
-    def __init__(self, hub: Hub, config: GatewayConfig, address: str, count: Callable[[str], object]) -> None:
-        """Begin to connect; ``count`` counts, by why, what could not be read or sent.
+    def __init__(
+        self,
+        hub: Hub,
+        config: GatewayConfig,
+        address: str,
+        count: Callable[[str], object],
+        link: LinkOf = Link,
+    ) -> None:
+        """Begin to connect by a ``link``; ``count`` counts, by why, what could not be read or sent.
 
         Raises OSError if it is not an address, or the keys can't be used.
         """
@@ -298,7 +307,7 @@ class ControllerLink:
         )
         # What can't be sent now is not kept for a controller to come: it would not know this gateway.
         there = Identity(Role.CONTROLLER)
-        self.port = connect(hub, address, limits, shows, there, name=identity)
+        self.port = connect(hub, address, limits, shows, there, name=identity, link=link)
         self.port.on_violation = lambda _: count("bad_framing_from_controller")
 
     def send(self, message: msgspec.Struct) -> bool:
@@ -322,9 +331,15 @@ class WorkerLinks:
     """A connection to each worker's data address, where the worker of that name must prove to be."""
 
     def __init__(
-        self, hub: Hub, config: GatewayConfig, on_violation: OnViolation, memory: Memory | None = None
+        self,
+        hub: Hub,
+        config: GatewayConfig,
+        on_violation: OnViolation,
+        memory: Memory | None = None,
+        link: LinkOf = Link,
     ) -> None:
         """Raise OSError if the keys can't be used; workers of this host may read ``memory``."""
+        self._link = link
         self._hub = hub
         self._shows = present(Role.GATEWAY, config.keys)
         self._limits = Limits(
@@ -345,7 +360,7 @@ class WorkerLinks:
             return
         self.disconnect(worker)
         there = Identity(Role.WORKER, worker.encode())
-        link = connect(self._hub, address, self._limits, self._shows, there, keeps=True)
+        link = connect(self._hub, address, self._limits, self._shows, there, keeps=True, link=self._link)
         link.on_violation = self._on_violation
         self._links[worker] = (address, link, Shared(link, self._memory))
         self._workers[link] = worker
@@ -399,10 +414,11 @@ def connect(
     *,
     name: bytes = b"",
     keeps: bool = False,
+    link: LinkOf = Link,
 ) -> Link:
     """Begin to connect to whom must be there; raise OSError if it is not an address."""
     try:
-        return Link(hub, address, limits, name=name, keeps=keeps, shows=shows, expects=there)
+        return link(hub, address, limits, name=name, keeps=keeps, shows=shows, expects=there)
     except ValueError as error:
         whom = f"{there.role} {there.name.decode()}".strip()
         raise OSError(f"{address!r} is not an address of the {whom}: {error}") from None

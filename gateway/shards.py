@@ -13,13 +13,13 @@ from typing import Final
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.catalog import DrainingModels
-from mainspring.gateway.peer_connections import ControllerLink
+from mainspring.gateway.peer_connections import ControllerLink, LinkOf
 from mainspring.messages import PROTOCOL_VERSION, peers
 from mainspring.messages.ids import MAX_GATEWAY, shard_of_gateway
 from mainspring.messages.served import NO_CONTROLLER, why
 from mainspring.messages.sharding import ShardMap, map_fault
 from mainspring.transport.hub import Hub
-from mainspring.transport.link import BAD_MESSAGE, ControllerSession
+from mainspring.transport.link import BAD_MESSAGE, ControllerSession, Link
 
 log = logging.getLogger("mainspring.gateway")
 
@@ -43,6 +43,7 @@ class Shard:
         now_ns: int,
         count: Callable[[str], object],
         holds: Callable[[str], bool],
+        link: LinkOf = Link,
     ) -> None:
         """Begin to connect. ``count`` counts what could not be used or sent, by why; ``holds``: whether a
         request for a model is in flight here. Raises OSError as `ControllerLink`."""
@@ -50,7 +51,7 @@ class Shard:
         self.address = addresses_of(config)[number]
         self._several = len(config.shards) > 1
         self._count = count
-        self.link = ControllerLink(hub, config, self.address, count)
+        self.link = ControllerLink(hub, config, self.address, count, link)
         self.session = ControllerSession(
             now_ns,
             hello_ns=milliseconds(config.hello_interval_ms),

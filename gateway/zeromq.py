@@ -16,7 +16,6 @@ import errno
 import itertools
 import random
 from collections.abc import Callable, Sequence
-from time import monotonic_ns
 from typing import Any, Protocol
 
 import msgspec
@@ -110,7 +109,7 @@ class ZeroMqFrontEnd:
         self._leaving = False
         self._early: dict[bytes, clients.ClientHello] = {}
         """Hellos that came before the controller's models."""
-        self._open_ns = monotonic_ns() + milliseconds(config.controller_timeout_ms)
+        self._open_ns = self._driver.clock() + milliseconds(config.controller_timeout_ms)
         """Instant from which clients are welcomed even without a controller."""
         self._name = name
         self._listener = _listener(self, config, driver, hub) if listen is None else listen(self)
@@ -165,7 +164,7 @@ class ZeroMqFrontEnd:
             self._bad_message(peer, connection, frames, str(error))
             return
         if isinstance(message, clients.ClientHello):
-            if self._open(monotonic_ns()) or len(self._early) >= self._config.max_connections:
+            if self._open(self._driver.clock()) or len(self._early) >= self._config.max_connections:
                 self._hello(peer, message)
             else:
                 self._early[peer] = message
@@ -199,11 +198,13 @@ class ZeroMqFrontEnd:
                 self._driver.end_sequence(message)
                 self._send(connection.peer, encode(clients.Done(message.key)))
             case clients.Observe():
-                self._send(connection.peer, encode(self._driver.catalog.observe(monotonic_ns(), message)))
+                self._send(
+                    connection.peer, encode(self._driver.catalog.observe(self._driver.clock(), message))
+                )
             case clients.TopK():
                 peer = connection.peer
                 self._driver.catalog.top_k(
-                    monotonic_ns(), message, lambda told: self._send(peer, encode(told))
+                    self._driver.clock(), message, lambda told: self._send(peer, encode(told))
                 )
             case clients.ForgetContext():
                 self._send(connection.peer, encode(self._driver.catalog.forget(message)))
@@ -227,7 +228,7 @@ class ZeroMqFrontEnd:
                 self._driver.ask(connection, message)
 
     def _infer(self, connection: Connection, message: clients.InferRequest, frames: list[Any]) -> None:
-        request = self._ways.arrived(monotonic_ns(), connection.peer, message)
+        request = self._ways.arrived(self._driver.clock(), connection.peer, message)
         if request.acknowledge:
             self._send(connection.peer, encode(clients.Received(request.key)))
         if request.places:
@@ -249,7 +250,7 @@ class ZeroMqFrontEnd:
 
     def _refusal(self, connection: Connection, message: object) -> Refusal | None:
         """Return why the client may not send a message, if it may not."""
-        now_ns = monotonic_ns()
+        now_ns = self._driver.clock()
         check, shown = self._driver.gate.check, self._shown.get(connection.peer, NOTHING)
         match message:
             case (
@@ -316,7 +317,7 @@ class ZeroMqFrontEnd:
             self._send(peer, encode(refused))
             return
         self._connections[peer] = Connection(self._name, peer)
-        self._ways.hello(monotonic_ns(), peer, message)
+        self._ways.hello(self._driver.clock(), peer, message)
         self._listener.welcome(peer, True)
         if message.goes:
             self._note_age(peer)
@@ -356,7 +357,7 @@ class ZeroMqFrontEnd:
             age_ns = _LEAVES_AGAIN_NS
         elif not age_ns:
             age_ns = _NEVER_NS
-        self._goes_ns[peer] = monotonic_ns() + round(age_ns * random.uniform(*AGES))
+        self._goes_ns[peer] = self._driver.clock() + round(age_ns * random.uniform(*AGES))
 
     def _tell_to_go(self, peer: bytes) -> None:
         del self._goes_ns[peer]
@@ -388,13 +389,13 @@ class ZeroMqFrontEnd:
 
     def answer(self, answer: Answer) -> None:
         """Send a request's outputs."""
-        message = encode(InferReply(answer.key, answer.outputs, answer.timing, monotonic_ns()))
+        message = encode(InferReply(answer.key, answer.outputs, answer.timing, self._driver.clock()))
         self._send(answer.connection.peer, message, answer.frames)
 
     def refuse(self, refusal: Refuse) -> None:
         """Send a request's refusal."""
         what = (refusal.reason, refusal.detail, refusal.earliest_finish_left_ns)
-        self._send(refusal.connection.peer, encode(ErrorReply(refusal.key, *what, monotonic_ns())))
+        self._send(refusal.connection.peer, encode(ErrorReply(refusal.key, *what, self._driver.clock())))
 
     def reply(self, connection: Connection, message: Reply) -> None:
         """Send the reply to a command; of a status, what the client may see."""

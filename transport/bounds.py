@@ -101,6 +101,13 @@ class Listening(Peers, Protocol):
         """Return the next message and its sender."""
 
 
+class Waits(Protocol):
+    """Waits for all connections of one thread, likewise; `transport.hub.Hub` provides it."""
+
+    def wait(self, timeout_ns: int) -> list[object]:
+        """Wait at most this long; return the connections and tokens that may have something."""
+
+
 class Shortage:
     """Says that a process has too few descriptors, or too little memory, to accept a connection."""
 

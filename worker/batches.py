@@ -18,10 +18,13 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from types import TracebackType
+from typing import NamedTuple, Protocol
 
 from mainspring.messages.actions import Infer, Result
 from mainspring.messages.codes import Status
@@ -75,8 +78,15 @@ class _Turn(NamedTuple):
 class Staging:
     """The INFERs laid out for EXEC, and the turns it took; the lock is held unless a method says else."""
 
-    def __init__(self, core: WorkerCore, engine: Engine, finish: Callable[[Executor, Ended], None]) -> None:
+    def __init__(
+        self,
+        core: WorkerCore,
+        engine: Engine,
+        finish: Callable[[Executor, Ended], None],
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         """``finish`` lets a job's end take effect."""
+        self._clock = clock
         self._core = core
         self._engine = engine if isinstance(engine, Stages) else None
         self._finish = finish
@@ -100,7 +110,7 @@ class Staging:
             following = self._next.pop()
         except IndexError:
             return None
-        begin_ns = time.monotonic_ns()
+        begin_ns = self._clock()
         if begin_ns > following.latest_ns:
             self._turns.append(_Turn(None, following, 0))
             return None
@@ -158,7 +168,7 @@ class Staging:
         running = self._core.running(Executor.EXEC)
         if running is None or running.action.action_id == self._declined_id:
             return
-        job = self._core.stage(time.monotonic_ns())
+        job = self._core.stage(self._clock())
         if job is None:
             return
         staged = self._stage(self._engine, job, running)
@@ -221,7 +231,10 @@ class Committing:
     """The batches that a device which `Queues` was given; the core's lock is held unless a method says
     else."""
 
-    def __init__(self, core: WorkerCore, engine: Engine) -> None:
+    def __init__(
+        self, core: WorkerCore, engine: Engine, clock: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self._clock = clock
         self._core = core
         self.engine = engine if isinstance(engine, Queues) else None
         """Engine that takes batches ahead; None if it does not: then nothing is committed."""
@@ -241,7 +254,7 @@ class Committing:
             return
         if self._core.committed:
             return
-        now_ns = time.monotonic_ns()
+        now_ns = self._clock()
         job = self._core.stage(now_ns)
         if job is None:
             return
@@ -265,7 +278,7 @@ class Committing:
 
     def begin(self) -> Job | None:
         """EXEC has ended a job: the device has gone on to what this returns; None if nothing is committed."""
-        return self._core.begin_staged(time.monotonic_ns()) if self._core.committed else None
+        return self._core.begin_staged(self._clock()) if self._core.committed else None
 
     def give(self, engine: Queues, job: Job) -> tuple[Given, bool]:
         """EXEC, without the lock: return what the device was given for a job that has begun.
@@ -342,10 +355,10 @@ class Overruns:
             self._engine.interrupt(job.action.action_id)
 
 
-def told(job: Job) -> str:
-    """Return why a job's INFER was ended, for who sent its requests."""
+def told(job: Job, now_ns: int) -> str:
+    """Return why a job's INFER was ended just now, for who sent its requests."""
     assert isinstance(job.action, Infer), f"{job} was ended"
-    ran_ms = (time.monotonic_ns() - job.begin_ns) / 1e6
+    ran_ms = (now_ns - job.begin_ns) / 1e6
     predicted_ms = job.action.predicted_duration_ns / 1e6
     return (
         f"the model still computed after {ran_ms:.0f} ms, where {predicted_ms:.3g} ms were predicted, and "
@@ -357,8 +370,10 @@ def told(job: Job) -> str:
 class Outbox:
     """The ends in their order, with a bell that wakes the network thread."""
 
-    def __init__(self) -> None:
-        self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    def __init__(self, wake: Callable[[], object] | None = None) -> None:
+        """``wake`` wakes the network thread where there is no bell."""
+        self.bell = -1 if wake else os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._call = wake or partial(os.eventfd_write, self.bell, 1)
         self._ends: deque[tuple[Result | None, Reservation | None]] = deque()
 
     def put(self, result: Result | None, io: Reservation | None) -> None:
@@ -372,11 +387,11 @@ class Outbox:
     def ring(self) -> None:
         """Wake the network thread if there is something for it."""
         if self._ends:
-            os.eventfd_write(self.bell, 1)
+            self._call()
 
     def call(self) -> None:
         """Wake the network thread."""
-        os.eventfd_write(self.bell, 1)
+        self._call()
 
     @property
     def empty(self) -> bool:
@@ -389,4 +404,42 @@ class Outbox:
 
     def close(self) -> None:
         """Close the bell."""
-        os.close(self.bell)
+        if self.bell >= 0:
+            os.close(self.bell)
+
+
+class Driving:
+    """Holds the core; one object for all, because a request holds it five times and generators cost more."""
+
+    def __init__(
+        self, core: WorkerCore, lock: threading.Lock, settle: Callable[[], None], wake: Callable[[], None]
+    ) -> None:
+        self._core = core
+        self._lock = lock
+        self._settle = settle
+        self._wake = wake
+
+    def __enter__(self) -> WorkerCore:
+        self._lock.acquire()
+        try:
+            self._settle()
+        except BaseException:
+            self._lock.release()
+            raise
+        return self._core
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._wake()
+        finally:
+            self._lock.release()
+
+
+class Waker(Protocol):
+    """Wakes one executor."""
+
+    def notify(self) -> None:
+        """Have it look for what it can begin."""

@@ -10,16 +10,15 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 from mainspring.compiler.artifact.errors import Interrupted, ValuesError
 from mainspring.messages.actions import Infer, Load, Open, Prepare, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.model import ModelSpec
-from mainspring.worker.batches import Committing, Ended, Outbox, Overruns, Staging, told
+from mainspring.worker.batches import Committing, Driving, Ended, Outbox, Overruns, Staging, Waker, told
 from mainspring.worker.core.jobs import Executor, Job
 from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engine import Awakened, DeviceLost, Engine, OpensAlone, Queues, Stages, wait_until
@@ -48,36 +47,6 @@ EXACT_NS = 300_000
 """Time before an instant from which EXEC can't be woken: a wait on a condition ends up to 200 us late."""
 
 
-class _Driving:
-    """Holds the core; one object for all, because a request holds it five times and generators cost more."""
-
-    def __init__(
-        self, core: WorkerCore, lock: threading.Lock, settle: Callable[[], None], wake: Callable[[], None]
-    ) -> None:
-        self._core = core
-        self._lock = lock
-        self._settle = settle
-        self._wake = wake
-
-    def __enter__(self) -> WorkerCore:
-        self._lock.acquire()
-        try:
-            self._settle()
-        except BaseException:
-            self._lock.release()
-            raise
-        return self._core
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                self._wake()
-        finally:
-            self._lock.release()
-
-
 class Executors:
     """Threads around a core; a thread that touches the core holds `driving`."""
 
@@ -93,11 +62,16 @@ class Executors:
         overrun_ns: int = 0,
         fetcher: Fetcher | None = None,
         targets: tuple[str, ...] = (),
+        clock: Callable[[], int] = time.monotonic_ns,
+        wakers: Mapping[Executor, Waker] | None = None,
     ) -> None:
         """A thread rings ``outbox`` when it is about to run or wait, lest it fight with the network thread
         for the interpreter's lock between jobs. ``watch`` notes models that fail; None without a store. After
         ``heartbeat_ns`` without work EXEC has the engine beat, if it can; 0 is never. ``overrun_ns`` is for
-        `Overruns`. ``fetcher`` brings what a PREPARE lacks; ``targets`` are the hello's."""
+        `Overruns`. ``fetcher`` brings what a PREPARE lacks; ``targets`` are the hello's.
+
+        ``wakers``: who calls `turn` when woken, where no threads are started; None for threads."""
+        self._clock = clock
         self._core = core
         self._engine = engine
         self._rights = rights
@@ -106,14 +80,16 @@ class Executors:
         self._watch = watch
         self._fetcher, self._targets = fetcher, targets
         self._lock = threading.Lock()
-        self._wakers = {executor: threading.Condition(self._lock) for executor in Executor}
+        self._wakers: Mapping[Executor, Any] = wakers or {
+            executor: threading.Condition(self._lock) for executor in Executor
+        }
         self._due_ns = dict.fromkeys(Executor, -1)
         """Instant until which each thread waits; -1 while it does not wait."""
         self._chores: dict[Executor, deque[Callable[[], None]]] = {executor: deque() for executor in Executor}
-        self._staging = Staging(core, engine, self._finish)
-        self._committing = Committing(core, engine)
+        self._staging = Staging(core, engine, self._finish, clock)
+        self._committing = Committing(core, engine, clock)
         self._overruns = Overruns(core, engine, overrun_ns)
-        self._driving = _Driving(core, self._lock, self._staging.settle, self._look_ahead)
+        self._driving = Driving(core, self._lock, self._staging.settle, self._look_ahead)
         self._later_ns: int | None = None
         """Instant at which EXEC may have an INFER without inputs to reject, for which it is not woken yet."""
         self._sparing: set[str] = set()
@@ -121,7 +97,7 @@ class Executors:
         self._looks_ns = 0
         """Instant at which the network thread looks for ends by itself."""
         self._heartbeat_ns = heartbeat_ns if isinstance(engine, Awakened) else 0
-        self._worked_ns = time.monotonic_ns()
+        self._worked_ns = self._clock()
         """Instant at which EXEC last had the device do something."""
         self._stopping = False
         self.broken = ""
@@ -136,7 +112,7 @@ class Executors:
         for thread in self._threads:
             thread.start()
 
-    def driving(self) -> _Driving:
+    def driving(self) -> Driving:
         """Hold the core; afterwards, threads whose next instant is now earlier are woken."""
         return self._driving
 
@@ -146,7 +122,7 @@ class Executors:
         Return the time, at most ``longest_ns``, after which to call this again. The network thread calls it
         before it sleeps for that time.
         """
-        now_ns = time.monotonic_ns()
+        now_ns = self._clock()
         wait_ns = longest_ns
         if (later_ns := self._later_ns) is not None:
             if later_ns - now_ns <= AHEAD_NS:
@@ -243,7 +219,7 @@ class Executors:
                     self._rights.claim_prepare()
             job = self._next(executor)
             while job is not None:
-                ended = self._carry_out(job)
+                ended = self.carry_out(job)
                 if executor is Executor.EXEC:
                     ended = self._carry_on(ended)
                 job = self._next(executor, ended)
@@ -255,23 +231,12 @@ class Executors:
     def _next(self, executor: Executor, ended: Ended | None = None) -> Job | None:
         """End the job that has ended and wait for the next one; None when stopping."""
         with self._lock:
-            if ended is not None:
-                self._staging.settle()
-                self._finish(executor, ended)
-                if executor is Executor.EXEC:
-                    self._staging.clear()
-                    if (committed := self._committing.begin()) is not None:
-                        return committed
-                elif executor is Executor.LOAD:
-                    # An INFER may wait for these weights; no other end makes anything ready.
-                    self._look_ahead()
+            if ended is not None and (committed := self._end(executor, ended)) is not None:
+                return committed
             while not self._stopping:
                 self._do_chores(executor)
-                now_ns = time.monotonic_ns()
-                job, results = self._core.begin(executor, now_ns)
-                for result in results:
-                    self._outbox.put(result, None)
-                if job is not None:
+                now_ns = self._clock()
+                if (job := self._begin(executor, now_ns)) is not None:
                     return job
                 if executor is Executor.EXEC and self._heartbeat_ns and self._beat(now_ns):
                     continue
@@ -280,6 +245,47 @@ class Executors:
                     self._wait(executor, self._core.wake_ns(executor, now_ns))
             self._outbox.ring()
         return None
+
+    def turn(self, executor: Executor, ended: Ended | None = None) -> Job | None:
+        """End the job that has ended and begin the next one that can begin now; None if there is none.
+
+        For a driver without threads, which is woken (``wakers``), and at `wake_ns`.
+        """
+        with self._lock:
+            self._due_ns[executor] = -1
+            if ended is not None and (committed := self._end(executor, ended)) is not None:
+                return committed
+            self._do_chores(executor)
+            if (job := self._begin(executor, self._clock())) is None:
+                self._outbox.ring()
+                self._due_ns[executor] = self.wake_ns(executor)
+            return job
+
+    def wake_ns(self, executor: Executor) -> int:
+        """Return when `turn` is to be called although nothing happens."""
+        now_ns = self._clock()
+        wake_ns = self._core.wake_ns(executor, now_ns)
+        # Nothing begins, and nothing ends, twice at one instant.
+        return now_ns + LONGEST_WAIT_NS if wake_ns is None else max(wake_ns, now_ns + 1)
+
+    def _end(self, executor: Executor, ended: Ended) -> Job | None:
+        """Let a job's end take effect; return what the device has gone on to. The caller holds the lock."""
+        self._staging.settle()
+        self._finish(executor, ended)
+        if executor is Executor.EXEC:
+            self._staging.clear()
+            return self._committing.begin()
+        if executor is Executor.LOAD:
+            # An INFER may wait for these weights; no other end makes anything ready.
+            self._look_ahead()
+        return None
+
+    def _begin(self, executor: Executor, now_ns: int) -> Job | None:
+        """Begin what can begin, and report what can't any more; the caller holds the lock."""
+        job, results = self._core.begin(executor, now_ns)
+        for result in results:
+            self._outbox.put(result, None)
+        return job
 
     def _beat(self, now_ns: int) -> bool:
         """Beat if that is due and nothing else is; return whether it did. On the EXEC thread, lock held."""
@@ -299,7 +305,7 @@ class Executors:
             self._heartbeat_ns = 0
         finally:
             self._lock.acquire()
-        self._worked_ns = time.monotonic_ns()
+        self._worked_ns = self._clock()
         return True
 
     def _do_chores(self, executor: Executor) -> None:
@@ -316,7 +322,7 @@ class Executors:
 
     def _wait(self, executor: Executor, wake_ns: int | None) -> None:
         """Wait for an instant, or until `_wake`, with the lock held; EXEC waits in two steps."""
-        now_ns = time.monotonic_ns()
+        now_ns = self._clock()
         exact_ns = EXACT_NS if executor is Executor.EXEC else 0
         beats = executor is Executor.EXEC and self._heartbeat_ns
         due_ns = now_ns + (BEATING_WAIT_NS if beats else LONGEST_WAIT_NS)
@@ -358,7 +364,7 @@ class Executors:
     def _wake(self) -> None:
         """Wake the threads whose next instant is now earlier, but for `AHEAD_NS`; lock held."""
         self._later_ns = None
-        now_ns = time.monotonic_ns()
+        now_ns = self._clock()
         for executor, due_ns in self._due_ns.items():
             if due_ns < 0:
                 continue
@@ -409,7 +415,7 @@ class Executors:
             except Exception as error:
                 ended = self._failed(job, begin_ns, error)
             else:
-                ended = Ended(job, begin_ns, time.monotonic_ns(), device_ns)
+                ended = Ended(job, begin_ns, self._clock(), device_ns)
         return ended
 
     def _exec_computed_ns(self) -> int:
@@ -420,12 +426,13 @@ class Executors:
 
     def _failed(self, job: Job, begin_ns: int, error: Exception) -> Ended:
         if isinstance(error, Interrupted):
-            return Ended(job, begin_ns, time.monotonic_ns(), 0, Status.OVERRUN, told(job))
+            return Ended(job, begin_ns, self._clock(), 0, Status.OVERRUN, told(job, self._clock()))
         at_fault = isinstance(job.action, Infer) and isinstance(error, ValuesError)
         status = Status.BAD_VALUES if at_fault else Status.ENGINE_ERROR
-        return Ended(job, begin_ns, time.monotonic_ns(), 0, status, str(error) or repr(error))
+        return Ended(job, begin_ns, self._clock(), 0, status, str(error) or repr(error))
 
-    def _carry_out(self, job: Job) -> Ended:
+    def carry_out(self, job: Job) -> Ended:
+        """Run a job on the engine; return how that ended."""
         status = Status.OK
         try:
             if isinstance(job.action, Infer) and self._committing.engine is not None:
@@ -434,7 +441,7 @@ class Executors:
                 self._bring(job.model)
             if isinstance(job.action, Prepare) and isinstance(self._engine, OpensAlone):
                 status = self._fetch(self._engine, job)
-                device_ns = time.monotonic_ns() - job.begin_ns
+                device_ns = self._clock() - job.begin_ns
             else:
                 device_ns = self._on_engine(job)
         except DeviceLost:
@@ -446,7 +453,7 @@ class Executors:
             return ended
         if self._watch is not None and not isinstance(job.action, Infer):
             self._watch.worked(job.model.name)
-        return Ended(job, job.begin_ns, time.monotonic_ns(), device_ns, status)
+        return Ended(job, job.begin_ns, self._clock(), device_ns, status)
 
     def _bring(self, model: ModelSpec) -> None:
         """Have what a PREPARE needs on this host; raise `EngineError` that says what is missing where."""
@@ -481,6 +488,6 @@ class Executors:
             return self._engine.execute(action, job.io)
         if isinstance(action, Load):
             return self._engine.load(action)
-        begin_ns = time.monotonic_ns()
+        begin_ns = self._clock()
         self._engine.prepare(job.model)
-        return time.monotonic_ns() - begin_ns
+        return self._clock() - begin_ns

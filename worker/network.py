@@ -36,8 +36,7 @@ from mainspring.messages.peers import (
     WorkerHello,
 )
 from mainspring.messages.sharding import AGAIN, MOVED
-from mainspring.transport.bounds import Connection, Delivery, Listening
-from mainspring.transport.hub import Hub
+from mainspring.transport.bounds import Connection, Delivery, Listening, Waits
 from mainspring.transport.link import ControllerSession
 from mainspring.worker.batches import Outbox
 from mainspring.worker.config import WorkerConfig
@@ -70,7 +69,7 @@ UNSENT = {Delivery.GONE: "gateway: gone before its output", Delivery.FULL: "gate
 class Sockets(NamedTuple):
     """A worker's connections; the hub waits for both, and for the outbox's bell."""
 
-    hub: Hub
+    hub: Waits
     controller: Connection
     data: Listening
     """Listener for the tensors of gateways."""
@@ -94,6 +93,7 @@ class Network:
         watch: StoreWatch | None = None,
         monitored: Monitored | None = None,
         targets: tuple[str, ...] = (),
+        clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """``monitored`` watches its device; None if the engine does not. ``targets`` is the hello's."""
         self._config = config
@@ -119,7 +119,8 @@ class Network:
         self._monitored = monitored
         self._targets = targets
         self._health: DeviceHealth | None = None
-        now_ns = time.monotonic_ns()
+        self._clock = clock
+        now_ns = clock()
         self._session = self._new_session(now_ns)
         self._next_tick_ns = now_ns
         self._acted_ns = now_ns
@@ -148,7 +149,7 @@ class Network:
         if self._sockets.data in found:
             self._take_from_gateways()
         self.flush()
-        self._tick(time.monotonic_ns())
+        self._tick(self._clock())
 
     def longest_wait_ns(self, now_ns: int) -> int:
         """Return how long `step` may wait at most, for what no message and no bell says."""
@@ -186,7 +187,7 @@ class Network:
             self._from_controller(parts)
 
     def _from_controller(self, frames: list[Any]) -> None:
-        now_ns = time.monotonic_ns()
+        now_ns = self._clock()
         try:
             if len(frames) != 1:
                 raise BadMessage(f"{len(frames)} frames instead of one")
@@ -201,7 +202,7 @@ class Network:
                     message.sequence,
                     message.sent_ns,
                     now_ns,
-                    time.monotonic_ns(),
+                    self._clock(),
                     dict(self.dropped),
                     self._health,
                 )
@@ -367,7 +368,7 @@ class Network:
 
     def _received(self, sender: bytes, message: Input, parts: list[Any]) -> HeldInput:
         """Return an input as it came, with what is wrong with its places."""
-        now_ns, frames, fault = time.monotonic_ns(), None, ""
+        now_ns, frames, fault = self._clock(), None, ""
         shared = self._segments.shared(sender) if message.places else None
         if not message.withdrawn:
             try:
@@ -401,11 +402,11 @@ class Network:
         return self._inputs.expects(action_id, request_id) and self._executors.awaits_inputs(action_id)
 
     def _place(self, action_id: int, request_id: int, held: HeldInput) -> None:
-        begin_ns = time.monotonic_ns()
+        begin_ns = self._clock()
         fault = self._inputs.place(action_id, request_id, held)
         if not fault and held.places:
             fault = self._segments.overtaken(held.sender, held.places)
-        placed_ns = time.monotonic_ns()
+        placed_ns = self._clock()
         result = None
         with self._executors.driving() as core:
             if fault:
@@ -434,7 +435,7 @@ class Network:
                 self._drop("gateway: unusable input", OVERTAKEN)
                 result = msgspec.structs.replace(result, status=Status.OUTPUT_LOST, detail=OVERTAKEN)
                 continue
-            times = self._inputs.times(time.monotonic_ns(), result, request_id, self._loads)
+            times = self._inputs.times(self._clock(), result, request_id, self._loads)
             places, left = self._segments.lend(sender, frames)
             taken = self._segments.taken(sender)
             message = Output(result.action_id, request_id, result.device_ns, times, places, taken)

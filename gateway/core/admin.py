@@ -9,6 +9,8 @@ import msgspec
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.controller_catalogs import Told, merged_metrics, merged_status
 from mainspring.gateway.core.effects import Connection
+from mainspring.gateway.graphs.checking import GraphError
+from mainspring.gateway.graphs.served import Graphs
 from mainspring.messages.clients import (
     AddGraph,
     AddModel,
@@ -198,6 +200,18 @@ def asked_of(command: AdminCommand, told: Told) -> list[int]:
         return [told.map.place(command.model.name)]
     has_it = told.shard_of(command.name)
     return [told.map.place(command.name) if has_it is None else has_it]
+
+
+def about_graphs(command: AddGraph | RemoveModel, graphs: Graphs) -> Done | ErrorReply | None:
+    """Return the answer to a command that no controller has to see; None if one has."""
+    if isinstance(command, RemoveModel):
+        fault = graphs.needs(command.name)
+        return ErrorReply(command.key, Reason.BAD_INPUT, fault) if fault else None
+    try:
+        graphs.check(command.graph)
+    except GraphError as error:
+        return ErrorReply(command.key, Reason.BAD_INPUT, f"graph {command.graph.name!r}: {error}")
+    return Done(command.key) if command.check else None
 
 
 def wrong_shard(shard: int | None, count: int) -> str:
