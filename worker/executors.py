@@ -69,15 +69,10 @@ class Executors:
         for the interpreter's lock between jobs. ``watch`` notes models that fail; None without a store. After
         ``heartbeat_ns`` without work EXEC has the engine beat, if it can; 0 is never. ``overrun_ns`` is for
         `Overruns`. ``fetcher`` brings what a PREPARE lacks; ``targets`` are the hello's.
-
         ``wakers``: who calls `turn` when woken, where no threads are started; None for threads."""
-        self._clock = clock
-        self._core = core
-        self._engine = engine
-        self._rights = rights
-        self._outbox = outbox
-        self._spin_ns = spin_ns
-        self._watch = watch
+        self._clock, self._worked_ns = clock, clock()
+        self._core, self._engine, self._rights, self._outbox = core, engine, rights, outbox
+        self._spin_ns, self._watch = spin_ns, watch
         self._fetcher, self._targets = fetcher, targets
         self._lock = threading.Lock()
         self._wakers: Mapping[Executor, Any] = wakers or {
@@ -87,8 +82,7 @@ class Executors:
         """Instant until which each thread waits; -1 while it does not wait."""
         self._chores: dict[Executor, deque[Callable[[], None]]] = {executor: deque() for executor in Executor}
         self._staging = Staging(core, engine, self._finish, clock)
-        self._committing = Committing(core, engine, clock)
-        self._overruns = Overruns(core, engine, overrun_ns)
+        self._committing, self._overruns = Committing(core, engine, clock), Overruns(core, engine, overrun_ns)
         self._driving = Driving(core, self._lock, self._staging.settle, self._look_ahead)
         self._later_ns: int | None = None
         """Instant at which EXEC may have an INFER without inputs to reject, for which it is not woken yet."""
@@ -97,8 +91,6 @@ class Executors:
         self._looks_ns = 0
         """Instant at which the network thread looks for ends by itself."""
         self._heartbeat_ns = heartbeat_ns if isinstance(engine, Awakened) else 0
-        self._worked_ns = self._clock()
-        """Instant at which EXEC last had the device do something."""
         self._stopping = False
         self.broken = ""
         """Reason why a thread ended that should not have ended; empty while all run."""
