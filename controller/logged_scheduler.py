@@ -21,6 +21,7 @@ from mainspring.cluster.snapshot import Part
 from mainspring.controller.outbox import Dropped
 from mainspring.messages.actions import Command, DropWorker, Note, Reject, Sent
 from mainspring.messages.events import Event, OperatorAsked, RequestArrived, Wakeup
+from mainspring.messages.ids import first_action_id
 from mainspring.messages.metrics import ClusterMetrics
 from mainspring.messages.observing import Stage
 from mainspring.messages.operating import OperatorCommand
@@ -159,7 +160,7 @@ class LoggedScheduler:
         """``metrics_models``: as `ControllerConfig.metrics_models`."""
         self.dirty = False
         """True if an event has gone in since the last ``schedule``."""
-        self.last_action_id = 0
+        self.last_action_id = first_action_id(scheduler.config.epoch)
         """The highest action id that has come out so far."""
         self.records = SharedRecords(log)
         """The records since the observers' last batch, while there are observers."""

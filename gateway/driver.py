@@ -86,7 +86,7 @@ class GatewayDriver:
         self.core.observers.add(self._refusals)
         self._performing = False
         self._max_slo_ns = milliseconds(config.max_slo_ms)
-        self._admin = AdminTable(config, self._newest_map)
+        self._admin = AdminTable(config, lambda: self.told.map)
         now_ns, count = self.clock(), self._count
         self.shards = [
             Shard(number, hub, config, now_ns, count, partial(self._holds, number), link)
@@ -204,9 +204,6 @@ class GatewayDriver:
     def _uncounted(self, shard: int) -> str:
         return self.shards[shard].uncounted(self.clock())
 
-    def _newest_map(self) -> ShardMap:
-        return self.told.map
-
     def _holds(self, shard: int, model: str) -> bool:
         """Return whether a request for a model is in flight at a shard's controller, or may come to be."""
         if len(self.shards) == 1:
@@ -217,6 +214,8 @@ class GatewayDriver:
         for _ in range(limit):
             data = shard.link.receive()
             if data is None:
+                if shard.cut_off(self.clock()):
+                    self._controller_lost(self.clock(), shard)
                 return
             try:
                 message = TO_GATEWAY.decode(data)
@@ -272,7 +271,7 @@ class GatewayDriver:
             case peers.Refused():
                 if shard.refused(now_ns, message):
                     self._controller_lost(now_ns, shard)
-            case peers.Goodbye():
+            case peers.Goodbye() | peers.Leads():
                 shard.session.lose(now_ns)
                 self._controller_lost(now_ns, shard)
 

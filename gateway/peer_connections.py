@@ -15,11 +15,13 @@ import msgspec
 
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.memory import Lent, Memory
+from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import FROM_WORKER, BadMessage, encode
 from mainspring.messages.peers import (
     ClientSegment,
     ClientSegmentOver,
     ClientSegmentTaken,
+    GatewayHello,
     Input,
     Output,
     Place,
@@ -28,6 +30,7 @@ from mainspring.messages.peers import (
     Taken,
 )
 from mainspring.messages.roles import Role
+from mainspring.transport import controllers
 from mainspring.transport.bounds import Delivery, Limits, Port
 from mainspring.transport.greeting import Pass, present
 from mainspring.transport.handshake import Identity
@@ -305,14 +308,22 @@ class ControllerLink:
         limits = Limits(
             config.max_message_bytes, CONTROLLER_BACKLOG_BYTES, config.controller_backlog_messages
         )
+
         # What can't be sent now is not kept for a controller to come: it would not know this gateway.
-        there = Identity(Role.CONTROLLER)
-        self.port = connect(hub, address, limits, shows, there, name=identity, link=link)
-        self.port.on_violation = lambda _: count("bad_framing_from_controller")
+        def begin(hub: Hub, address: str) -> Link:
+            found = connect(hub, address, limits, shows, Identity(Role.CONTROLLER), name=identity, link=link)
+            found.on_violation = lambda _: count("bad_framing_from_controller")
+            return found
+
+        self.port = controllers.connect(hub, address, begin)
 
     def send(self, message: msgspec.Struct) -> bool:
         """Send a message; return False if there is no connection or no room."""
         return self.port.send((encode(message),)) is Delivery.SENT
+
+    def greet(self) -> None:
+        """Say hello."""
+        self.port.greet((encode(GatewayHello(PROTOCOL_VERSION, self.name, self.port.epoch)),))
 
     def deliver(self, message: msgspec.Struct) -> bool:
         """Send a message; count it and return False if there is no connection or no room."""

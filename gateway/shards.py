@@ -108,6 +108,10 @@ class Shard:
         self.session.welcome(now_ns)
         return True
 
+    def cut_off(self, now_ns: int) -> bool:
+        """End the session if its connection has ended; return whether there was one."""
+        return self.session.cut_off(now_ns, self.link.port.obeyed)
+
     def refused(self, now_ns: int, message: peers.Refused) -> bool:
         """Take a refusal in; return whether it ends the session."""
         said = f"the controller refused this gateway ({message.code}): {message.detail}"
@@ -130,7 +134,7 @@ class Shard:
             log.warning("no sign of life from the controller at %s", self.address)
         if session.hello_due(now_ns):
             session.hello_sent(now_ns)
-            self.link.send(peers.GatewayHello(PROTOCOL_VERSION, self.link.name))
+            self.link.greet()
             self._miss(now_ns, ready)
         return lost
 

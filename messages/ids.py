@@ -1,5 +1,7 @@
 """The id of a request: its gateway's number and that gateway's own counter, in one integer.
 
+The id of an action likewise: its controller's epoch, and that controller's own counter.
+
 A gateway has a number at each controller, and the controller's own, its shard, is in the upper bits of it.
 """
 
@@ -15,6 +17,16 @@ MAX_SESSIONS = 1 << _SESSION_BITS
 """Numbers of gateways' sessions at one controller."""
 MAX_GATEWAY = 1 << _SESSION_BITS + _SHARD_BITS
 """A gateway's number is below this."""
+
+
+def first_action_id(epoch: int) -> int:
+    """Return the number behind which the ids of an epoch's actions begin."""
+    return epoch << _COUNTER_BITS
+
+
+def epoch_of(action_id: int) -> int:
+    """Return the epoch of the controller that an action is of."""
+    return action_id >> _COUNTER_BITS
 
 
 def request_id(gateway: int, counter: int) -> int:

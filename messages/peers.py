@@ -54,6 +54,8 @@ class WorkerHello(msgspec.Struct, frozen=True, tag="worker_hello"):
     """Targets of the artifacts that it runs, the best first (`messages.targets`); empty: any."""
     again: bool = False
     """True if this process has been welcomed before: it has not ended since."""
+    epoch: int = 0
+    """The highest epoch of a controller that has welcomed this process; 0 for none."""
 
 
 class GatewayHello(msgspec.Struct, frozen=True, tag="gateway_hello"):
@@ -61,6 +63,8 @@ class GatewayHello(msgspec.Struct, frozen=True, tag="gateway_hello"):
 
     protocol: int
     gateway: str
+    epoch: int = 0
+    """Same as `WorkerHello.epoch`."""
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
@@ -68,11 +72,27 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
 
     protocol: int
     number: int
+    epoch: int = 0
+    """The leader's epoch (`controller.lease`), which the ids of its actions hold (`messages.ids`). A peer of
+    several controllers obeys the highest that has welcomed it."""
+
+
+class Leads(msgspec.Struct, frozen=True, tag="leads"):
+    """A controller that stood by leads from now on: the peer is to say hello there."""
+
+    epoch: int
+
+
+class Deposed(msgspec.Struct, frozen=True, tag="deposed"):
+    """A peer's answer to a controller that another one has followed: it leads no more."""
+
+    epoch: int
+    """The highest epoch of a controller that has welcomed the peer."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
     """The message was not accepted; ``code`` is one of protocol_mismatch, unknown_session, bad_message,
-    name_taken, bad_page_size, unreachable, too_many_peers."""
+    name_taken, bad_page_size, unreachable, too_many_peers, standby."""
 
     code: str
     detail: str
@@ -433,6 +453,7 @@ ToController = (
     | GatewayHello
     | Pong
     | Goodbye
+    | Deposed
     | Restored
     | Described
     | ShardMap
@@ -448,7 +469,7 @@ ToController = (
 )
 """Messages that a controller may receive, beside a worker's `Result`."""
 
-ToWorker = Welcome | Refused | Ping | Goodbye | Describe | Greet
+ToWorker = Welcome | Refused | Ping | Goodbye | Leads | Describe | Greet
 """Messages that a worker may receive from the controller, beside an action."""
 
 ToProvider = Welcome | Refused | Ping | Goodbye | Provide | Notice
@@ -459,6 +480,7 @@ ToGateway = (
     | Refused
     | Ping
     | Goodbye
+    | Leads
     | WorkerUp
     | WorkerDown
     | ModelUp

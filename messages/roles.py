@@ -48,7 +48,9 @@ def _types(*unions: object) -> frozenset[type[msgspec.Struct]]:
     return frozenset(each for union in unions for each in (typing.get_args(union) or (union,)))
 
 
-_AS_GATEWAY = _types(peers.GatewayHello, peers.Pong, peers.Goodbye, peers.AdminRequest, peers.Drained)
+_AS_GATEWAY = _types(
+    *(peers.GatewayHello, peers.Pong, peers.Goodbye, peers.Deposed, peers.AdminRequest, peers.Drained)
+)
 _FROM_REPOSITORY = _AS_GATEWAY | {served.Awaited}
 _FROM_GATEWAY = _AS_GATEWAY | _types(
     *(peers.Arrival, peers.QueryArrival, StepsKnown, peers.Cancel, sharding.ShardMap)
@@ -57,7 +59,8 @@ _FROM_OBSERVER = _types(observing.ObserverHello, peers.Pong, peers.Goodbye)
 
 MAY_SAY: dict[tuple[Role, Role], frozenset[type[msgspec.Struct]]] = {
     (Role.WORKER, Role.CONTROLLER): _types(
-        peers.WorkerHello, peers.Pong, peers.Goodbye, peers.Restored, peers.Described, actions.Result
+        *(peers.WorkerHello, peers.Pong, peers.Goodbye, peers.Deposed, peers.Restored, peers.Described),
+        actions.Result,
     ),
     (Role.GATEWAY, Role.CONTROLLER): _FROM_GATEWAY,
     (Role.REPOSITORY, Role.CONTROLLER): _FROM_REPOSITORY,

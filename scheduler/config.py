@@ -28,6 +28,7 @@ MAY_BE_ZERO = (
     "refuse_wrongly",
     "best_effort_share",
     "best_effort_horizon_ms",
+    "epoch",
 )
 """Numbers that may be 0; the others must be greater."""
 SLACKS = ("proportional", "even", "latest")
@@ -115,6 +116,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A worker that owes a LOAD's, UNLOAD's or INFER's result for longer than this is dropped."""
     prepare_timeout_ms: float = 600_000.0
     """A worker that owes a PREPARE's, OPEN's or RELEASE's result for longer than this is dropped."""
+    epoch: int = 0
+    """Epoch of the controller (`controller.lease`), which the ids of its actions hold."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for a number that no scheduler could work with."""

@@ -20,6 +20,7 @@ from mainspring.cluster.timeline import NEVER_NS
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Command, Reject, RejectEvidence
 from mainspring.messages.codes import Reason
+from mainspring.messages.ids import first_action_id
 from mainspring.scheduler.alarms import Alarm, Alarms, WorkerTimers
 from mainspring.scheduler.config import SchedulerConfig, completed, milliseconds
 
@@ -226,14 +227,14 @@ class SchedulerState:
         """The commands that come out next, in order."""
         self.query_ended: Callable[[int, Change], None] = _nobody
         """Is told of the pieces that waited when a query was rejected."""
-        self._action_count = 0
+        self._last_action_id = first_action_id(config.epoch)
         self._looked_at = 0
         """Number of the workers with room that came before those that are looked at next."""
 
     def next_action_id(self) -> int:
         """Return a new action id."""
-        self._action_count += 1
-        return self._action_count
+        self._last_action_id += 1
+        return self._last_action_id
 
     def goodput_weight(self, model: Model) -> float:
         """Return how many others' an answer of a model in time counts as."""

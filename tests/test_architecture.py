@@ -95,8 +95,8 @@ FILE_LINES = 500
 FUNCTION_LINES = 50
 
 HOUSE = {
-    "lines of the product": 143_100,
-    "files of the product": 711,
+    "lines of the product": 145_300,
+    "files of the product": 722,
     "lines of the lab": 28_300,
     "files on the way of a request over ZeroMQ": 78,
     "files on the way of a request over HTTP": 81,

@@ -77,6 +77,43 @@ class Connection(Port, Protocol):
         """End the connection for good; what waits to be sent may leave until then."""
 
 
+class Controllers(Protocol):
+    """The connection to the controller, or to several of which one leads; `transport.link.Link` and
+    `transport.controllers.ControllerLinks` provide it."""
+
+    @property
+    def opened(self) -> int:
+        """Return the number of connections so far."""
+
+    @property
+    def connected(self) -> bool:
+        """Say whether there is a connection to any of them."""
+
+    @property
+    def obeyed(self) -> bool:
+        """Say whether there is one to the controller that is obeyed."""
+
+    @property
+    def epoch(self) -> int:
+        """Return the highest epoch that has welcomed this process."""
+
+    @property
+    def refusal(self) -> str:
+        """Return why one end refused the other in the last attempt; empty if neither did."""
+
+    def send(self, parts: Sequence[Any]) -> Delivery:
+        """Send the controller a message."""
+
+    def greet(self, parts: Sequence[Any]) -> Delivery:
+        """Send a hello."""
+
+    def receive(self) -> list[Any] | None:
+        """Return the controller's next message."""
+
+    def close(self, until_ns: int) -> None:
+        """End all for good."""
+
+
 class Peers(Protocol):
     """The connections of peers to this process, likewise; `transport.listener.Listener` provides it."""
 

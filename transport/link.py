@@ -92,6 +92,20 @@ class Link:
         return self._channel is not None
 
     @property
+    def obeyed(self) -> bool:
+        """Say the same of a controller; there is but one (`controllers.ControllerLinks`)."""
+        return self._channel is not None
+
+    @property
+    def epoch(self) -> int:
+        """Return 0: the one controller is obeyed whatever its epoch is, for nobody else can be there."""
+        return 0
+
+    def greet(self, parts: Sequence[Any]) -> Delivery:
+        """Send a hello."""
+        return self.send(parts)
+
+    @property
     def local(self) -> bool:
         """Say whether there is a connection to a process of this host, which may be sent descriptors."""
         return self._channel is not None and self._channel.local
@@ -389,6 +403,10 @@ class ControllerSession:
             self._opened = opened
             if not self.welcomed:
                 self._greet_at_once(now_ns)
+
+    def cut_off(self, now_ns: int, obeyed: bool) -> bool:
+        """End the session if its connection has ended; return whether there was one."""
+        return not obeyed and self.welcomed and self.lose(now_ns)
 
     def heard(self, now_ns: int) -> None:
         """Note a message of the controller."""

@@ -11,7 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -27,6 +27,7 @@ from mainspring.messages.peers import (
     Goodbye,
     Greet,
     Input,
+    Leads,
     Output,
     Ping,
     Pong,
@@ -36,7 +37,7 @@ from mainspring.messages.peers import (
     WorkerHello,
 )
 from mainspring.messages.sharding import AGAIN, MOVED
-from mainspring.transport.bounds import Connection, Delivery, Listening, Waits
+from mainspring.transport.bounds import Delivery
 from mainspring.transport.link import ControllerSession
 from mainspring.worker.batches import Outbox
 from mainspring.worker.config import WorkerConfig
@@ -45,6 +46,7 @@ from mainspring.worker.engines.artifacts import StoreWatch
 from mainspring.worker.executors import Executors
 from mainspring.worker.inputs import HeldInput, Inputs
 from mainspring.worker.segments import OVERTAKEN, Segments
+from mainspring.worker.sockets import Sockets
 
 LOG = logging.getLogger(__name__)
 
@@ -64,19 +66,6 @@ IDLE_NS = 1_000_000_000
 """Time without an action after which garbage is collected."""
 UNSENT = {Delivery.GONE: "gateway: gone before its output", Delivery.FULL: "gateway: reads too slowly"}
 """Reasons why an output could not be sent, by the outcome of sending."""
-
-
-class Sockets(NamedTuple):
-    """A worker's connections; the hub waits for both, and for the outbox's bell."""
-
-    hub: Waits
-    controller: Connection
-    data: Listening
-    """Listener for the tensors of gateways."""
-    data_address: str
-    """Address at which gateways connect to it."""
-    greet: Callable[[str], Connection]
-    """Begins to connect to another controller; raises OSError if it is not an address."""
 
 
 class Network:
@@ -183,6 +172,9 @@ class Network:
         for _ in range(BURST):
             parts = self._sockets.controller.receive()
             if parts is None:
+                if self._session.cut_off(self._clock(), self._sockets.controller.obeyed):
+                    self._abandon("its connection has ended")
+                    self._next_tick_ns = 0
                 return
             self._from_controller(parts)
 
@@ -222,6 +214,9 @@ class Network:
             case Goodbye():
                 if self._session.lose(now_ns):
                     self._abandon(f"the controller said goodbye: {message.detail}")
+            case Leads():
+                self._session.lose(now_ns)
+                self._abandon(f"another one leads, in epoch {message.epoch}")
             case Describe():
                 self._describe(message)
             case Greet():
@@ -338,8 +333,9 @@ class Network:
             self._sent,
             self._targets,
             self._welcomed,
+            self._sockets.controller.epoch,
         )
-        self._to_controller(encode(hello))
+        self._sockets.controller.greet((encode(hello),))
         self._session.hello_sent(now_ns)
 
     # --- the gateways ---

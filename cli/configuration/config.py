@@ -200,6 +200,7 @@ DERIVED: dict[tuple[str, str], str] = {
         "shards",
     ): "`mainspring up` starts a console for each controller, at ports from [console] address on",
     ("console", "log_dir"): "a cluster's console shows the cluster; `mainspring console --log` shows a log",
+    ("scheduler", "epoch"): "the controllers' lease counts it",
     ("controller", "state_file"): "it is in [cluster] run_dir",
     ("controller", "event_log_dir"): "set [cluster] event_log and run_dir",
     ("worker", "controller"): "it is [controller] address",

@@ -39,11 +39,12 @@ CERTIFICATES = {
 }
 """What a process shows, and what the other end says of it; nothing of what is allowed."""
 ALLOWED = {
-    ("worker", "controller"): "Described Goodbye Pong Restored Result WorkerHello",
+    ("worker", "controller"): "Deposed Described Goodbye Pong Restored Result WorkerHello",
     ("gateway", "controller"): (
-        "AdminRequest Arrival Cancel Drained GatewayHello Goodbye Pong QueryArrival ShardMap StepsKnown"
+        "AdminRequest Arrival Cancel Deposed Drained GatewayHello Goodbye Pong QueryArrival ShardMap "
+        "StepsKnown"
     ),
-    ("repository", "controller"): "AdminRequest Awaited Drained GatewayHello Goodbye Pong",
+    ("repository", "controller"): "AdminRequest Awaited Deposed Drained GatewayHello Goodbye Pong",
     ("observer", "controller"): "Goodbye ObserverHello Pong",
     ("operator", "controller"): "Goodbye ObserverHello Operate Pong",
     ("provider", "controller"): "Goodbye Pong ProviderHello Running",

@@ -212,3 +212,11 @@ class Peer(RuleBasedStateMachine):
 
 
 TestPeer = Peer.TestCase
+
+
+def test_a_session_ends_with_its_connection_and_not_after_silence() -> None:
+    session = welcomed()
+    assert not session.cut_off(20, obeyed=True)
+    assert session.cut_off(20, obeyed=False)
+    assert session.hello_due(20)
+    assert not session.cut_off(20, obeyed=False)
