@@ -6,6 +6,7 @@ which. TVM learns here what a warp does in place of which loops; the generated k
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from tvm import tirx
@@ -167,6 +168,14 @@ def _product_by_warp(precision: str) -> Any:
 
 ZEROS = "mainspring_zeros"
 """The name of what sets a fragment to zeros."""
-TensorIntrin.register(ZEROS, *_zeros())
-for _precision in FRAGMENT_TERMS:
-    TensorIntrin.register(MULTIPLY + _precision, _product(_precision), _product_by_warp(_precision))
+
+
+@functools.cache
+def register() -> None:
+    """Register with TVM what schedules name: `ZEROS`, and `MULTIPLY` in each precision.
+
+    Parsing it takes as long as importing TVM, so only who multiplies on tensor cores does.
+    """
+    TensorIntrin.register(ZEROS, *_zeros())
+    for precision in FRAGMENT_TERMS:
+        TensorIntrin.register(MULTIPLY + precision, _product(precision), _product_by_warp(precision))

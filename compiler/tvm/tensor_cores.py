@@ -19,6 +19,7 @@ from tvm.s_tir.dlight.gpu import matmul
 
 from mainspring.compiler.artifact.manifest import FP16, TF32
 from mainspring.compiler.artifact.target import Gpu
+from mainspring.compiler.tvm import fragments
 from mainspring.compiler.tvm.fragments import LANES, MULTIPLY, STORED, ZEROS, lane_of, own_of
 from mainspring.compiler.tvm.gemv import in_parts
 from mainspring.compiler.tvm.products import (
@@ -164,6 +165,7 @@ def _in_fragments(schedule: Any, total: Any, tile: WarpTile, precision: str) -> 
     zeros = schedule.decompose_reduction(total, k_slice)
     schedule.transform_layout(total, ("write", 0), _by_fragment)
     _store(schedule, stored)
+    fragments.register()
     schedule.tensorize(schedule.get_loops(zeros)[-2], ZEROS)
     schedule.tensorize(schedule.get_loops(total)[-3], MULTIPLY + precision)
 

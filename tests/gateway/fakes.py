@@ -233,9 +233,11 @@ def gateway(controller_address: str, **options: Any) -> Iterator[str]:
 def serving(controller_address: str, **options: Any) -> Iterator[Addresses]:
     """Run a gateway in a thread; yield all of its addresses."""
     # Most tests are about clients over ZeroMQ, which those of this process would not use by themselves.
-    given = {"local_clients": False, "keyless_loopback": True, "drain_timeout_ms": 200.0, **options}
-    settings: dict[str, Any] = {"address": "tcp://127.0.0.1:*", **given}
-    config = GatewayConfig(controller_address=controller_address, **settings)
+    given: dict[str, Any] = {"local_clients": False, "keyless_loopback": True, "drain_timeout_ms": 200.0}
+    # No controller is lost unless a test wants it, so none gets a request twice or never: where the machine
+    # stands still, the pings of its thread are late.
+    given |= {"controller_timeout_ms": 1_000.0 * PATIENCE_S, **options}
+    config = GatewayConfig(controller_address=controller_address, **{"address": "tcp://127.0.0.1:*", **given})
     stop = threading.Event()
     ready: queue.Queue[Addresses] = queue.Queue()
     failed: list[BaseException] = []

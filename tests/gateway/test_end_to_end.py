@@ -141,7 +141,7 @@ def test_a_restarted_controller_is_found_again_and_what_waited_gets_its_reply() 
 
 def test_a_gateway_without_a_controller_says_what_to_start() -> None:
     with (
-        gateway("tcp://127.0.0.1:1") as address,
+        gateway("tcp://127.0.0.1:1", controller_timeout_ms=1_000.0) as address,
         Client(address) as client,
         pytest.raises(mainspring.ControllerUnreachable, match="mainspring controller"),
     ):

@@ -83,7 +83,9 @@ def test_without_the_first_controller_the_last_map_holds(two: list[FakeCluster])
         each.specs["both"] = make_spec("both")
     with_map(two, 2, both=1)
     with (
-        gateway(two[0].address, shards=tuple(each.address for each in two)) as address,
+        gateway(
+            two[0].address, shards=tuple(each.address for each in two), controller_timeout_ms=1_000.0
+        ) as address,
         Client(address) as client,
     ):
         wait_until(lambda: len(client.models()) == 5)
@@ -135,7 +137,9 @@ def test_metrics_have_each_shard_and_the_counts_of_all(two: list[FakeCluster]) -
     with_map(two, 4)
     shards = tuple(each.address for each in two)
     with (
-        serving(two[0].address, shards=shards, metrics_address="http://127.0.0.1:0") as addresses,
+        serving(
+            two[0].address, shards=shards, metrics_address="http://127.0.0.1:0", controller_timeout_ms=1_000.0
+        ) as addresses,
         Client(addresses.zeromq) as client,
     ):
         wait_until(lambda: len(client.models()) == 4)

@@ -17,11 +17,11 @@ from tests.native.package import clone, set_modules
 pytestmark = pytest.mark.skipif(bool(extras.missing_compiler()), reason="a C compiler or Python.h is missing")
 SOME = """MODULES = {
     native.CORE: ("cluster/estimates.py",),
-    native.SIMULATOR: ("simulator/environment.py",),
-    native.PATH: ("gateway/memory.py", "gateway/zeromq.py"),
+    native.SIMULATOR: ("traces/records.py",),
+    native.PATH: ("transport/channel.py",),
 }
 """
-"""Of each core a module or two, among them those that use types of numpy by way of others."""
+"""Of each core a module that imports little, among them two that use types of numpy."""
 SERVES = """
 import sys
 import numpy as np

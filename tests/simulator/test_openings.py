@@ -173,7 +173,7 @@ def test_policies_that_wait_for_a_worker_or_an_instant_lose_nothing_by_openings(
 
 
 @pytest.mark.parametrize("policy", policy_names())
-@pytest.mark.parametrize(("workers", "load"), [(2, 0.3), (3, 0.5), (4, 0.5)])
+@pytest.mark.parametrize(("workers", "load"), [(2, 0.3), (3, 0.5)])
 def test_what_only_the_worker_holds_that_opens_is_served_elsewhere(
     policy: str, workers: int, load: float
 ) -> None:

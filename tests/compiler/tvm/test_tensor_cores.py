@@ -173,8 +173,7 @@ def convolution_in_every_tile(precision: str, arch: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("precision", [TF32, FP16])
+@pytest.mark.parametrize(("precision", "arch"), [(TF32, "sm_80"), (FP16, "sm_90")])
 def test_no_tile_spills(precision: str, arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     source = convolution_in_every_tile(precision, arch, monkeypatch).code
     tiles = len(warp_tiles(precision))

@@ -21,7 +21,6 @@ from mainspring.messages.model import TensorSpec
 from mainspring.messages.peers import Input, Output
 from tests.gateway.fakes import FakeCluster, make_spec, serving, wait_until
 from tests.gateway.grpc.tensors import DTYPES, echo
-from tests.patience import PATIENCE_S
 
 PROFILES = """model,input_kb,output_kb,weights_mb,transfer_ms,b1_ms,b2_ms,b4_ms,b8_ms,b16_ms
 quick,4,4,20,2,2,3,4,6,9
@@ -100,8 +99,6 @@ class Fake:
         """``ready_headers``: what a call for readiness needs."""
         self.cluster = EchoCluster()
         stack.callback(self.cluster.stop)
-        # As over HTTP: where the machine stands still, the pings of the cluster's thread are late.
-        options = {"controller_timeout_ms": 1_000.0 * PATIENCE_S, **options}
         served = stack.enter_context(
             serving(self.cluster.address, grpc_address="grpc://127.0.0.1:0", **options)
         )

@@ -14,7 +14,6 @@ from mainspring.messages.model import ModelSpec, TensorSpec
 from tests.gateway.fakes import FakeCluster, fake_cluster, serving, wait_until
 from tests.gateway.http.raw import Peer
 from tests.gateway.test_end_to_end import emulated, real_controller, real_worker, workers_ready
-from tests.patience import PATIENCE_S
 
 
 class Served(NamedTuple):
@@ -29,9 +28,6 @@ class Served(NamedTuple):
 @contextmanager
 def faked(**options: Any) -> Iterator[Served]:
     """Run a gateway on a `FakeCluster`; ``options`` are its configuration's."""
-    # The controller is never lost here, so no request goes to it twice: where the machine stands still, the
-    # pings of its thread are late.
-    options = {"controller_timeout_ms": 1_000.0 * PATIENCE_S, **options}
     with (
         fake_cluster() as cluster,
         serving(cluster.address, http_address="http://127.0.0.1:0", **options) as addresses,

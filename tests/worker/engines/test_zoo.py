@@ -23,12 +23,12 @@ from tests.worker.engines.zoo import check_outputs, check_that_inputs_matter, ra
 SEED = 3
 LARGE_BYTES = 120e6
 """Models with more weights than this are compiled for two batch sizes only, and loaded once."""
-LIKE_ALEXNET = {"vgg19", "zfnet512"}
-"""Have its operators and none besides, with weights that take a minute to draw: it stands for them."""
+LIKE_OTHERS = {"vgg19", "zfnet512", "bert-base", "resnet34"}
+"""Have the operators of alexnet, bert-small or resnet18 and none besides: these stand for them."""
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("architecture", sorted({*names()} - LIKE_ALEXNET))
+@pytest.mark.parametrize("architecture", sorted({*names()} - LIKE_OTHERS))
 def test_an_engine_computes_what_stock_onnxruntime_does(architecture: str, tmp_path: Path) -> None:
     store = Store(tmp_path)
     model = build(architecture, SEED)
