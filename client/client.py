@@ -259,7 +259,7 @@ class Client(ApplicationCalls, OfOneProcess):
 
         It holds for every request in the block, and for those that are given it (``deadline=``, or
         ``deadline.infer``), as in another thread. The earliest of several holds. One that is begun after it
-        raises `DeadlinePassed`, and is not sent. Raises TypeError and `InvalidSlo` for what is no duration.
+        raises `DeadlinePassed`, and is not sent. Raises TypeError and `InvalidSlo` unless that is a duration.
         """
         return Deadline(self, within)
 
@@ -448,7 +448,7 @@ class Client(ApplicationCalls, OfOneProcess):
 
 
 def _score(at_least: object) -> float:
-    """Return the least score that a caller takes; raise TypeError if it is no number."""
+    """Return the least score that a caller takes; raise TypeError if it is not a number."""
     try:
         if not isinstance(at_least, str):
             return float(at_least)  # type: ignore[arg-type]

@@ -103,7 +103,7 @@ def slo_nanoseconds(slo_ms: float | None, slo: Any = None) -> int | None:
 def duration_nanoseconds(given: object, name: str) -> int | None:
     """Return what text such as ``100ms`` or a `datetime.timedelta` means, None for ``none``.
 
-    Raises TypeError, which names the argument, for anything else; `InvalidSlo` for what is no duration.
+    Raises TypeError, which names the argument, for anything else; `InvalidSlo` for what is not a duration.
     """
     if isinstance(given, timedelta):
         return _in_nanoseconds(given / timedelta(milliseconds=1))
@@ -141,7 +141,7 @@ class Deadline(OfOneProcess):
     def __init__(self, client: Any, within: str | timedelta) -> None:
         """Let it be ``within`` from now: text such as ``300ms``, or a `datetime.timedelta`.
 
-        Raises TypeError for anything else, `InvalidSlo` for what is no duration, or none from 1 ns on.
+        Raises TypeError for anything else, `InvalidSlo` for what is not a duration, or none from 1 ns on.
         """
         left_ns = duration_nanoseconds(within, "deadline")
         if left_ns is None or left_ns <= 0:
@@ -212,7 +212,7 @@ def deadline_of(called_ns: int, own: AnyDeadline = None) -> int | None:
     """Return the earliest deadline of a call at ``called_ns`` (`time.monotonic_ns`), None if it has none.
 
     ``own`` is the call's; beside it hold those of the blocks that the caller is in. Raises TypeError for what
-    is no deadline, `InvalidSlo` for what is no duration.
+    is not a deadline, `InvalidSlo` for what is not a duration.
     """
     found = [each.at_ns for each in _BLOCKS.get()]
     if isinstance(own, Deadline):

@@ -66,7 +66,7 @@ def digits_of(seed: int) -> tuple[Array, Array, Array, Array]:
 
 
 def queries(digits: Array, labels: Array, count: int, generator: np.random.Generator) -> tuple[Array, Array]:
-    """Return so many of the digits, each drawn anew with its own noise, and their labels."""
+    """Return so many of the digits, each drawn again with its own noise, and their labels."""
     drawn = generator.integers(0, len(digits), count)
     return digits[drawn] + generator.normal(0, NOISE, (count, 64)), labels[drawn]
 

@@ -91,7 +91,7 @@ def rmse(model: LinearModel, ratings: Ratings, chosen: npt.NDArray[np.bool_]) ->
 
 
 def serve_retrained(model: LinearModel) -> None:
-    """Fit a model's items anew to all that it observed, and have it serve them."""
+    """Fit a model's items again to all that it observed, and have it serve them."""
     table = model.now.table
     assert table is not None
     observed = model.history.all()
@@ -104,7 +104,7 @@ def serve_retrained(model: LinearModel) -> None:
 
 
 def online(ratings: Ratings, seed: int) -> dict[str, float]:
-    """Play section 2.4: return errors after the first ratings, after more online, and fitted anew to all.
+    """Play section 2.4: return errors after the first ratings, after more online, and fitted again to all.
 
     Features are fitted to `FIRST` ratings of each user; `MORE` come, and others that were held back are
     predicted.
@@ -138,7 +138,7 @@ def regret(alpha: float, seed: int, rounds: int = 300) -> float:
 
 
 def drift(seed: int) -> dict[str, float]:
-    """Have all items change: return the error of the model fitted anew by that of an oracle, and cache hits.
+    """Have all items change: return the error of the model fitted again by that of an oracle, and cache hits.
 
     The oracle knows the new features, and its weights are of the same observations.
     """

@@ -98,7 +98,7 @@ def check_store(where: str) -> None:
 
 
 def check_origins(origins: Iterable[str]) -> None:
-    """Raise ValueError for what is no origin."""
+    """Raise ValueError for what is not an origin."""
     for each in origins:
         if each != ANY and not _ORIGIN.fullmatch(each.lower()):
             raise ValueError(

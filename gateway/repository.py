@@ -240,7 +240,7 @@ class ModelRepository:
         if reply.reason is Reason.FORBIDDEN:
             raise Withheld(f"explicit model load / unload is not allowed: {reply.detail}")
         if isinstance(question, UnloadModel) and reply.reason is Reason.UNKNOWN_MODEL:
-            # To Triton that is no error.
+            # To Triton that is not an error.
             return Changed({})
         raise _not_changed(question, reply)
 

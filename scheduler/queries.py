@@ -120,14 +120,14 @@ class Queries:
         return True
 
     def learnt(self, now_ns: int, query_id: int) -> None:
-        """Give the pieces of a query that wait their due instants anew: more is known of its steps."""
+        """Give the pieces of a query that wait their due instants again: more is known of its steps."""
         query = self._state.cluster.queries.get(query_id)
         if query is not None:
             query.ended_ns = {each: ns for each, ns in query.ended_ns.items() if query.ended(each)}
             self.share_out(now_ns, [query], anew=True)
 
     def share_out(self, now_ns: int, queries: list[Query], anew: bool = False) -> None:
-        """Give the pieces that wait their due instants anew, where a step of their query has ended."""
+        """Give the pieces that wait their due instants again, where a step of their query has ended."""
         for query in queries:
             if self._state.cluster.queries.get(query.id) is not query:
                 continue

@@ -6,7 +6,7 @@ Its dual has one price, of a unit of that time, and at the right price each requ
 highest score less price times the time of its rows. The right price follows from the work that waits, as in a
 queue under drift-plus-penalty control: it is 0 while a device has little to do, and rises to the price at
 which the smallest member is chosen well before what waits fills a request's time. In between the backlog
-rests where as much is chosen as can be done (Proteus, Loki and SuperServe solve the program anew by the
+rests where as much is chosen as can be done (Proteus, Loki and SuperServe solve the program again by the
 second; here it is never solved).
 """
 

@@ -88,7 +88,7 @@ class Application:
         """Return the application with another specification; this one is not to be observed any more.
 
         Members that stay keep what was learnt of them, and answers wait for their feedback, unless the
-        members' output means something else now; weights begin anew with a policy of another kind. Raises
+        members' output means something else now; weights start over with a policy of another kind. Raises
         ValueError as a new one does.
         """
         found = Application(spec, self._bounds)

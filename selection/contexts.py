@@ -67,7 +67,7 @@ class Contexts:
         self.count = 0.0
         """Number of these."""
         self._mean: State | None = policy.init()
-        """Their mean; None where it is to be computed anew."""
+        """Their mean; None where it is to be recomputed."""
         self.bytes = 0
 
     def __len__(self) -> int:

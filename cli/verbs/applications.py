@@ -154,4 +154,4 @@ def _reward(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is no reward, which is a number from 0 to 1") from None
+        raise typer.BadParameter(f"{text!r} is not a reward, which is a number from 0 to 1") from None

@@ -131,7 +131,7 @@ def _read_array(file: str) -> Any:
     except OSError as error:
         why = error.strerror or str(error)
     except (ValueError, EOFError):
-        why = "it is no array"
+        why = "it is not an array"
     raise typer.BadParameter(
         f"{file} can't be read ({why}); give a file that numpy.save has written, or NAME=FILE",
         param_hint="--input",

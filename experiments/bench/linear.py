@@ -43,7 +43,7 @@ def median_s(call: Callable[[], object], count: int) -> float:
 
 
 def updates(count: int) -> list[Figure]:
-    """Measure figure 2.3: the time of an update, and how much longer solving anew takes."""
+    """Measure figure 2.3: the time of an update, and how much longer solving again takes."""
     found, generator = [], np.random.default_rng(0)
     for d, most in UPDATE_US.items():
         features, values = generator.normal(size=(count, d)), generator.normal(size=count)

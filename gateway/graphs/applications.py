@@ -131,7 +131,7 @@ class Applications:
     def forget(self, name: str, context: str) -> None:
         """Erase what an application has learnt and kept of a context; nothing is said of one it has not.
 
-        Raises `BadRequest` if it is no application, or keeps no contexts.
+        Raises `BadRequest` if it is not an application, or keeps no contexts.
         """
         application = self.get(name)
         if not application.spec.context:

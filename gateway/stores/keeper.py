@@ -138,9 +138,9 @@ class Keeper:
             self.away = ""
 
     def _began(self, epoch: int) -> None:
-        """Note when the store began; one that has lost all is written anew."""
+        """Note when the store began; one that has lost all is written again."""
         if self._epoch not in (0, epoch):
-            log.warning("the store of what applications have learnt began anew: memory is written to it")
+            log.warning("the store of what applications have learnt started empty: memory is written to it")
             for each in self._journals:
                 each.lost_all()
         self._epoch = epoch

@@ -1,4 +1,4 @@
-"""Observations of users, from which their weights can be computed anew for another table. Pure."""
+"""Observations of users, from which their weights can be recomputed for another table. Pure."""
 
 from __future__ import annotations
 

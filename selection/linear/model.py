@@ -1,7 +1,7 @@
 """A linear model for each user, in versions: predictions, observations, the best items. Pure.
 
 A version (Velox, section 2.4) is a table of items with the weights that belong to it, and is switched as one.
-Observations are kept beside the versions: one that serves anew computes weights that lack some of them when
+Observations are kept beside the versions: one that serves again computes weights that lack some of them when
 they are asked for.
 """
 
@@ -46,7 +46,7 @@ class LinearOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_mib: int = 64
     """MiB of scores of all items."""
     most_observations: int = 1_000_000
-    """Observations that are kept to compute weights anew from."""
+    """Observations that are kept to recompute weights from."""
     most_of_user: int = 1_000
     """The newest of each user among them."""
 

@@ -1,4 +1,4 @@
-"""The table of items and all weights fitted anew to what was observed (Velox, 2.2 and 2.4). Pure.
+"""The table of items and all weights fitted again to what was observed (Velox, 2.2 and 2.4). Pure.
 
 Alternating least squares: by turns the weights of each user, and the features of each item, are those
 with the least squared error. A function of one's own takes what `als` takes and returns what it returns.

@@ -2,7 +2,7 @@
 
 Who is new is predicted with the mean of the others' weights, and by default learns as ridge regression
 about it. Each user has a vector of weights; the matrices beside it, d times as large, are kept for those
-used last. What was dropped, or learnt while another table served, is computed anew from the history.
+used last. What was dropped, or learnt while another table served, is recomputed from the history.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Users:
         self._bytes = 0
 
     def _weights(self, user: str) -> Weights:
-        """Return a user's matrices, computed anew where they were dropped or are not of all observations."""
+        """Return a user's matrices, recomputed where they were dropped or are not of all observations."""
         seen = 0 if self._history is None else self._history.count(user)
         known, found = self._vectors.get(user), self._matrices.get(user)
         if found is not None and (known is None or known[1] == seen):

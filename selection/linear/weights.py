@@ -1,7 +1,7 @@
 """One user's weights: ridge regression about a prior, one observation after another. Pure.
 
 Equation 2.2 of Velox, (F^T F + r I)^-1 (F^T y + r prior), whose prior is 0 there. The inverse follows each
-observation by the formula of Sherman and Morrison, in time quadratic in d; it is factored anew before what
+observation by the formula of Sherman and Morrison, in time quadratic in d; it is factored again before what
 rounding has added up to passes `MOST_DRIFT`.
 
 BLAS is SciPy's, which works on a triangle in place; it is imported with the first weights.

@@ -259,7 +259,7 @@ class Journal:
                 self._has(now_ns, write.key, write.token, state)
 
     def lost_all(self) -> None:
-        """Write all states that memory has anew: the store has begun anew, and has none."""
+        """Write all states that memory has once more: the store has started empty, and has none."""
         self._nothing.clear()
         for key, tracked in self._tracked.items():
             tracked.version, tracked.tokens, tracked.doubts = 0, (), []

@@ -55,7 +55,7 @@ def test_a_path_that_is_empty_or_a_dash_is_refused(command: list[str], option: s
 
 
 @pytest.mark.parametrize(
-    ("content", "why"), [(b"junk", "it is no array"), (b"", "it is no array"), (None, "No such file")]
+    ("content", "why"), [(b"junk", "it is not an array"), (b"", "it is not an array"), (None, "No such file")]
 )
 def test_an_input_that_is_no_array_is_refused_before_anything_is_asked(
     tmp_path: Path, content: bytes | None, why: str

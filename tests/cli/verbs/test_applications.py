@@ -72,7 +72,7 @@ def test_what_is_wrong_is_said_with_what_would_be_right(call: Call, tmp_path: Pa
         (("show", "sums"), "there is no application 'sums'; there are: none"),
         (("remove", "sums"), "there is no application 'sums'; there are: none"),
         (("add", family), "is not an application, which has members and an output: mainspring graphs"),
-        (("observe", "one", 1, "cat", "--reward"), "'cat' is no reward, which is a number from 0 to 1"),
+        (("observe", "one", 1, "cat", "--reward"), "'cat' is not a reward, which is a number from 0 to 1"),
     ):
         refused = call(*words)
         assert refused.exit_code == 2
