@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from mainspring.controller import lease_kubernetes
 from mainspring.controller.lease import TTL_NS, Lease, Store, StoreError
 
 
@@ -170,4 +171,6 @@ def open_store(where: str, holder: str, address: str) -> Store:
     scheme, separator, rest = where.partition(":")
     if separator and scheme == "file" and rest:
         return FileStore(rest, holder, address)
-    raise ValueError(f"the lease is {where!r}; give it as file:PATH")
+    if scheme == lease_kubernetes.SCHEME and rest:
+        return lease_kubernetes.in_this_pod(rest, holder, address)
+    raise ValueError(f"the lease is {where!r}; give it as file:PATH, or in Kubernetes as kubernetes:NAME")
