@@ -20,14 +20,14 @@ TTL_NS: Final = 3_000_000_000
 ADDRESS: Final = "mainspring/address"
 """Annotation with the address of the holder."""
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod finds its token, its namespace, and the certificate of the API server."""
+"""Folder of a pod with its token, its namespace, and the certificate of the API server."""
 _TIMEOUT_S: Final = 1.0
 _MOST_BYTES: Final = 1 << 20
 _CONFLICT, _NOT_FOUND = 409, 404
 
 
 class ApiServer:
-    """What is asked of the API server. Its three calls need no client library, which takes 100 MB."""
+    """The API server, of which three calls are needed: too few for a client library of 100 MB."""
 
     def __init__(self, host: str, port: int, account: Path | None) -> None:
         """Raise OSError if the account lacks its certificate. Without an account it is asked in clear."""
