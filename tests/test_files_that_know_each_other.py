@@ -11,7 +11,6 @@ KNOW_EACH_OTHER: tuple[set[str], ...] = (
     {f"cluster/{name}.py" for name in ("models", "placements", "requests", "timeline", "workers")},
     {f"client/{name}.py" for name in ("asynchronous", "client", "sequences")},
     {f"gateway/core/{name}.py" for name in ("effects", "queries", "requests", "validation")},
-    {"compiler/choosing/opinion.py", "compiler/choosing/verify.py", "compiler/reference.py"},
     {f"compiler/conversion/{name}.py" for name in ("estimators", "opening")},
     {f"planner/{name}.py" for name in ("informed", "ribbon", "search")},
     {f"worker/engines/cuda/{name}.py" for name in ("compiling", "cupy_driver", "driver", "libcuda_driver")},

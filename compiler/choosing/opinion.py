@@ -23,7 +23,7 @@ import numpy.typing as npt
 import onnx
 
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.choosing.verify import (
+from mainspring.compiler.choosing.tolerances import (
     FLOOR,
     RELATIVE_TOLERANCE,
     SCALE_TOLERANCE,

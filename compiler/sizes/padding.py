@@ -30,7 +30,8 @@ from mainspring.compiler.artifact.arrays import Runnable
 from mainspring.compiler.artifact.errors import CompileError, RowsMix
 from mainspring.compiler.artifact.manifest import Verification
 from mainspring.compiler.artifact.plan import Shape
-from mainspring.compiler.choosing.verify import FLOOR, compare, tolerance_of, verify
+from mainspring.compiler.choosing.tolerances import FLOOR, tolerance_of
+from mainspring.compiler.choosing.verify import compare, verify
 from mainspring.compiler.independence.walk import why_places_mix
 from mainspring.compiler.reading.contents import read_back
 from mainspring.compiler.reading.stock import optimise_portably

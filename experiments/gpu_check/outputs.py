@@ -13,7 +13,7 @@ import numpy.typing as npt
 from mainspring.cli.profiling.lone_device import LoneDevice, device_for, random_rows
 from mainspring.compiler.artifact.manifest import PRECISIONS, Manifest
 from mainspring.compiler.artifact.store import Store
-from mainspring.compiler.choosing.verify import in_tolerances, tolerance_of
+from mainspring.compiler.choosing.tolerances import in_tolerances, tolerance_of
 from mainspring.experiments.gpu_check.settings import (
     LARGE,
     LARGE_SIZES,

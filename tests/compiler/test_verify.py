@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mainspring.compiler.artifact.manifest import FP16, FP32, TF32
-from mainspring.compiler.choosing.verify import HALF_TOLERANCE, Tolerance, in_tolerances, tolerance_of
+from mainspring.compiler.choosing.tolerances import HALF_TOLERANCE, Tolerance, in_tolerances, tolerance_of
 
 
 def test_each_element_is_allowed_a_share_of_itself_and_of_the_largest() -> None:

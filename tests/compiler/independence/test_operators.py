@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
-from mainspring.compiler.choosing.verify import RELATIVE_TOLERANCE, SCALE_TOLERANCE
+from mainspring.compiler.choosing.tolerances import RELATIVE_TOLERANCE, SCALE_TOLERANCE
 from mainspring.compiler.independence.step import Batch, Rows
 from tests.compiler.independence import (  # noqa: F401  They add their cases.
     elementwise_operators,

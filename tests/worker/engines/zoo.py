@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from mainspring.compiler.choosing.verify import RELATIVE_TOLERANCE, SCALE_TOLERANCE
+from mainspring.compiler.choosing.tolerances import RELATIVE_TOLERANCE, SCALE_TOLERANCE
 from mainspring.messages.model import ModelSpec
 from mainspring.traces.inputs import random_tensor
 
