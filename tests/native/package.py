@@ -110,7 +110,7 @@ def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen
 def run(folder: Path, *arguments: str, **environment: str) -> tuple[str, str]:
     """Run Python likewise to its end; return what it printed and what it said on stderr."""
     process = start(folder, *arguments, **environment)
-    out, errors = process.communicate(timeout=150)
+    out, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
     return out.strip(), errors
 

@@ -26,7 +26,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package, compiled by two builders at once."""
     folder = write(tmp_path_factory.mktemp("package"))
     builders = [start(folder, "setup.py", "native") for _ in range(2)]
-    said = sorted(builder.communicate(timeout=150)[0].strip() for builder in builders)
+    said = sorted(builder.communicate(timeout=600)[0].strip() for builder in builders)
     assert [builder.returncode for builder in builders] == [0, 0]
     assert said[0].startswith("native: compiled 2 modules in "), "one of them compiles"
     assert said[1].endswith(": compiled already")
