@@ -47,6 +47,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "traces",
         "telemetry",
         "compiler.artifact",
+        # A town has all processes in one (`simulator/town`).
+        *("client.transports", "controller", "gateway", "transport"),
     },
     "planner": {"simulator", "traces", "messages", "client"},
     "selection": {"messages"},
@@ -95,8 +97,8 @@ FILE_LINES = 500
 FUNCTION_LINES = 50
 
 HOUSE = {
-    "lines of the product": 145_300,
-    "files of the product": 722,
+    "lines of the product": 146_900,
+    "files of the product": 738,
     "lines of the lab": 28_300,
     "files on the way of a request over ZeroMQ": 78,
     "files on the way of a request over HTTP": 81,

@@ -34,6 +34,18 @@ Calibrate = Annotated[
 Scenario = Annotated[
     int | None, typer.Option(min=0, metavar="SEED", help="Only run one random scenario of the tests.")
 ]
+TownSeed = Annotated[
+    int | None,
+    typer.Option(
+        "--town", min=0, metavar="SEED", help="Play a whole cluster with faults, all processes in one."
+    ),
+]
+TownWorkload = Annotated[
+    str,
+    typer.Option(
+        metavar="PACKAGE.MODULE:CLASS", help="What clients of the town ask for, and what is to hold."
+    ),
+]
 Bound = Annotated[
     bool | None,
     typer.Option(
@@ -47,6 +59,7 @@ _OVER_SPEC = {"spec", "seed", "policy", "policy_option", "settings", "trace"}
 _REPORTED = {"bound", "output", "as_json"}
 _TAKEN = {
     "--scenario": {"scenario", "policy"},
+    "--town": {"town", "town_workload"},
     "--log without --policy": {"log", "as_json"},
     "--log with --policy": {"log", "policy", "policy_option", "seed", *_REPORTED},
     "--sweep": {*_OVER_SPEC, "sweep", "ray", "processes", *_REPORTED},
@@ -71,16 +84,22 @@ def simulate(
     validate: Annotated[bool, typer.Option("--validate", help="Check invariants as it runs (slow).")] = False,
     calibrate: Calibrate = False,
     scenario: Scenario = None,
+    town: TownSeed = None,
+    town_workload: TownWorkload = "",
     bound: Bound = None,
     output: ReportFolder = Path("out/simulate"),
     as_json: AsJson = False,
 ) -> None:
     """Simulate a cluster: the real scheduler and worker cores, in virtual time."""
-    if sum(each is not None for each in (spec, log, scenario)) != 1:
-        raise typer.BadParameter("give a SPEC, or --log DIR, or --scenario SEED", param_hint="SPEC")
+    if sum(each is not None for each in (spec, log, scenario, town)) != 1:
+        raise typer.BadParameter(
+            "give a SPEC, or --log DIR, or --scenario SEED, or --town SEED", param_hint="SPEC"
+        )
     way = _refuse_what_is_not_heeded(context)
     if scenario is not None:
         _scenario(scenario, policy)
+    elif town is not None:
+        _town(town, town_workload)
     elif log is not None:
         from mainspring.cli.simulating import decide_again, decide_otherwise
 
@@ -106,6 +125,8 @@ def _refuse_what_is_not_heeded(context: typer.Context) -> str:
     given = context.params
     if given["scenario"] is not None:
         way = "--scenario"
+    elif given["town"] is not None:
+        way = "--town"
     elif given["log"] is not None:
         other = any(given[name] for name in ("policy", "policy_option"))
         way = "--log with --policy" if other else "--log without --policy"
@@ -229,6 +250,23 @@ def _calibrate(spec: SimulationSpec) -> None:
     from mainspring.simulator.calibrate import calibrate, cost_toml
 
     typer.echo(cost_toml(calibrate(spec)))
+
+
+def _town(seed: int, workload: str) -> None:
+    from mainspring.simulator.town.seeds import workload_of
+    from mainspring.simulator.town.shrink import failure_of, shrunk, told
+
+    try:
+        whose = workload_of(workload)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--town-workload") from None
+    found = failure_of(seed, whose)
+    if found is None:
+        typer.echo(f"seed {seed}: nothing is wrong")
+        return
+    for line in told(shrunk(found, whose)):
+        typer.echo(line)
+    raise typer.Exit(1)
 
 
 def _scenario(seed: int, policy: str | None) -> None:
