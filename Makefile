@@ -27,7 +27,7 @@ SEEDS ?= 10000
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-patient test-lab
 .PHONY: bench bench-path bench-scale bench-secure bench-shards bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-embeddings bench-compile bench-stock bench-mixed first-request bench-triton bench-repository
-.PHONY: bench-instructions bench-selection
+.PHONY: bench-instructions bench-selection bench-failover
 .PHONY: selection policies shares refusals ribbon experiments predictability gpu-check gpu-bundle request-path event-path house
 
 help: ## Show what can be made
@@ -213,6 +213,9 @@ bench-simulator: $(STAMP) native ## Count the requests that the simulator plays 
 
 bench-scaling: $(STAMP) native ## Scale a cluster from 4 to 8, 2 and 4 devices under load: what is lost and late
 	$(BIN)/python -m mainspring.experiments.bench.scaling $(ARGS)
+
+bench-failover: $(STAMP) ## Kill one of two gateways every 30 s under load: what a client of both loses, or gets twice
+	$(BIN)/python -m mainspring.experiments.bench.gateways_killed $(ARGS)
 
 bench-cluster: $(STAMP) native ## Find the highest rate that 12 emulated devices serve on this machine
 	$(BIN)/python -m mainspring.experiments.bench.cluster $(ARGS)

@@ -40,7 +40,8 @@ def _given_or_known(context: typer.Context, parameter: typer.CallbackParam, valu
 GatewayAddress = Annotated[
     str,
     typer.Option(
-        help="The cluster: its gateway's address. By default that of ./mainspring.toml, if there is one.",
+        help="The cluster: its gateway's address, or those of several with commas, of which one that answers "
+        "is asked. By default that of ./mainspring.toml, if there is one.",
         envvar="MAINSPRING_ADDRESS",
         show_envvar=True,
         callback=_given_or_known,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mainspring.cli.launcher.addresses import CONTROLLER_SOCKET, connectable, is_tcp
-from mainspring.client.address import ADDRESS_VARIABLE, gateway_address
+from mainspring.client.address import ADDRESS_VARIABLE, DEFAULT_ADDRESS, gateway_address, gateway_addresses
 from mainspring.messages.roles import Role
 from mainspring.messages.tables import ConfigError
 from mainspring.transport.local import PREFIX as LOCAL
@@ -33,7 +33,10 @@ DEFAULT_PLACES = {HTTP: "http://127.0.0.1:8000", CONSOLE: "http://127.0.0.1:8003
 
 
 def gateway(given: str | None = None) -> str:
-    """Return the gateway's address; raise `ConfigError` for a ``mainspring.toml`` that can't be read."""
+    """Return the gateway's address, or those of several with commas.
+
+    Raises `ConfigError` for a ``mainspring.toml`` that can't be read.
+    """
     if given or os.environ.get(ADDRESS_VARIABLE, "").strip():
         return gateway_address(given)
     return gateway_address(_of_file())
@@ -55,7 +58,13 @@ def place(name: str, address: str, token: str | None) -> str:
 
 
 def asked(address: str, token: str | None, patience_s: float = PATIENCE_S) -> Mapping[str, str] | None:
-    """Return what a gateway says of where the others are, by name; None if it does not answer in time."""
+    """Return what a gateway says of where the others are, by name; None if none answers in time."""
+    addresses = gateway_addresses(address)
+    answers = (_asked(each, token, patience_s / len(addresses)) for each in addresses)
+    return next((each for each in answers if each is not None), None)
+
+
+def _asked(address: str, token: str | None, patience_s: float) -> Mapping[str, str] | None:
     from mainspring.client.connection import Connection
     from mainspring.client.errors import MainspringError
     from mainspring.messages.clients import GetStatus, StatusReply
@@ -79,14 +88,22 @@ def asked(address: str, token: str | None, patience_s: float = PATIENCE_S) -> Ma
 
 
 def _of_file() -> str | None:
-    """Return the gateway's address of ``mainspring.toml`` in the working folder, None if it names none."""
+    """Return the gateways' addresses of ``mainspring.toml`` in the working folder, None if it names none."""
     from mainspring.cli.configuration.config import read_tables
+    from mainspring.cli.launcher.gateways import behind
 
     if not CONFIG_FILE.is_file():
         return None
-    table = read_tables(CONFIG_FILE).get("gateway", {})
+    tables = read_tables(CONFIG_FILE)
+    table, count = tables.get("gateway", {}), tables.get("cluster", {}).get("gateways", 1)
     found = table.get("address") if isinstance(table, dict) else None
-    return connectable(found) if isinstance(found, str) else None
+    several = isinstance(count, int) and count > 1
+    if several and found is None:
+        found = DEFAULT_ADDRESS
+    if not isinstance(found, str):
+        return None
+    numbers = range(count) if several else range(1)
+    return ",".join(connectable(behind("address", found, number)) for number in numbers)
 
 
 DEFAULT_FILE = Path("mainspring.toml")

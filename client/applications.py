@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Ordered
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mainspring.client.channel import Channel
 from mainspring.client.errors import InvalidRequest
 from mainspring.messages import clients
 from mainspring.messages.applications import ApplicationReport
 from mainspring.messages.codes import Reason
+
+if TYPE_CHECKING:
+    from mainspring.client.channel import Channel
+    from mainspring.client.failover import Gateways
 
 _BEHIND_ALL_MS = 3_600_000.0
 """Time that a request gets which nobody waits for. An application may give one without a deadline its own."""
@@ -20,7 +23,7 @@ class ApplicationCalls:
     """The part of a `Client` that is about applications."""
 
     @property
-    def _channel(self) -> Channel:
+    def _channel(self) -> Channel | Gateways:
         raise NotImplementedError
 
     def infer(self, *arguments: Any, **named: Any) -> Any:

@@ -32,7 +32,7 @@ from mainspring.messages.status import ClusterStatus
 
 
 class AsyncClient(OfOneProcess):
-    """A client of one gateway for asyncio.
+    """A client of a cluster for asyncio, by one of its gateways or several.
 
     ::
 
@@ -45,7 +45,7 @@ class AsyncClient(OfOneProcess):
 
     def __init__(
         self,
-        address: str | None = None,
+        address: str | Sequence[str] | None = None,
         *,
         name: str = "",
         token: str | None = None,
@@ -74,7 +74,7 @@ class AsyncClient(OfOneProcess):
 
     @property
     def address(self) -> str:
-        """Return its gateway's address."""
+        """Return its gateway's address, or those of all, as one text."""
         return self._client.address
 
     def __repr__(self) -> str:

@@ -90,6 +90,7 @@ class Channel:
         outbox: Outbox | None = None,
         memory: ClientMemory | None = None,
         curve_key: str | None = None,
+        vigilance: int = 1,
     ) -> None:
         self.address = address
         self._connect_timeout_ns = round(connect_timeout_s * 1e9)
@@ -102,6 +103,7 @@ class Channel:
             curve_key=curve_key,
             wakes=self._wake_read.fileno(),
             memory=memory,
+            vigilance=vigilance,
         )
         self._outbox = Outbox() if outbox is None else outbox
         self._paths = Paths()
@@ -244,13 +246,17 @@ class Channel:
             if call.cancelled():
                 self._cancelled(call)
                 continue
-            self._calls[call.message.key] = call
-            self.wake_at(call, call.called_ns + self._connect_timeout_ns)
-            if isinstance(call, InferCall):
-                self._outbox.add(call)
-            else:
-                self._unsent.append(call)
+            self._enter(call)
         self._learn_landed()
+
+    def _enter(self, call: Call) -> None:
+        """Have a call wait for its turn, and for a gateway as long as it takes to connect."""
+        self._calls[call.message.key] = call
+        self.wake_at(call, call.since_ns + self._connect_timeout_ns)
+        if isinstance(call, InferCall):
+            self._outbox.add(call)
+        else:
+            self._unsent.append(call)
 
     def _cancelled(self, call: Call) -> None:
         """Tell the gateway of a cancelled call, which may not have been sent yet, or have ended."""
@@ -295,7 +301,11 @@ class Channel:
             self._links_lost = self._connection.link_lost
             self._link_lost()
         if self._connection.refusal is not None:
-            for call in list(self._calls.values()):
+            self._refused()
+
+    def _refused(self) -> None:
+        for call in list(self._calls.values()):
+            if self._connection.refusal is not None:
                 self.end(call, refused(self.address, self._connection.refusal))
 
     def _link_lost(self) -> None:

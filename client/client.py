@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Ordered
 from concurrent.futures import Future
 from datetime import timedelta
+from functools import partial
 from time import monotonic_ns
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from mainspring.client.address import gateway_address
+from mainspring.client.address import gateway_addresses
 from mainspring.client.applications import ApplicationCalls
 from mainspring.client.catalog import InputTypes, Models
 from mainspring.client.channel import Channel, PerProcess
@@ -41,6 +42,9 @@ from mainspring.messages.graphs import GraphSpec, read_graph
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.status import ClusterStatus
 from mainspring.messages.tables import ConfigError
+
+if TYPE_CHECKING:
+    from mainspring.client.failover import Gateways
 
 _ADMIN_GUARD_S = 15.0
 
@@ -77,12 +81,12 @@ UNBOUNDED_S = 10 * 365 * 86_400.0
 class _Link(NamedTuple):
     """The parts of a client that belong to one process."""
 
-    channel: Channel
+    channel: Channel | Gateways
     memory: ClientMemory
 
 
 class Client(ApplicationCalls, OfOneProcess):
-    """A client of one gateway.
+    """A client of a cluster, by one of its gateways or several.
 
     ```python
     with Client("tcp://127.0.0.1:7400") as client:
@@ -100,13 +104,18 @@ class Client(ApplicationCalls, OfOneProcess):
     without one, ``best_effort_timeout_s`` after the call, if that is given) with `TimedOut`, and cancels the
     request.
 
+    Given the addresses of several gateways (``Client([a, b])``, or one text with commas), it is connected to
+    all and uses the first that answers. When that is lost, drains or is silent for 1.5 s, what has no reply
+    is sent again through another one: requests may be executed twice, and have one reply. Not sent again are
+    changes, feedback, and requests that go on with a sequence (`UnknownSequence`: begin it again).
+
     After a fork the child has a connection of its own with its first call. It can't be pickled: hand its
     address over.
     """
 
     def __init__(
         self,
-        address: str | None = None,
+        address: str | Ordered[str] | None = None,
         *,
         name: str = "",
         token: str | None = None,
@@ -120,7 +129,7 @@ class Client(ApplicationCalls, OfOneProcess):
     ) -> None:
         """Begin to connect to ``address``; ``name`` is for the gateway's logs.
 
-        Without ``address`` it is the environment's ``MAINSPRING_ADDRESS``, else ``tcp://127.0.0.1:7400``.
+        ``address`` may be several. Without it it is the environment's ``MAINSPRING_ADDRESS``, else ``tcp://127.0.0.1:7400``.
         ``token`` is for gateways that need one; None for the environment's ``MAINSPRING_TOKEN``.
         ``curve_key`` is the file of this client's keys of CURVE, for a gateway on another host; None for the
         environment's ``MAINSPRING_CURVE_KEY``.
@@ -133,27 +142,34 @@ class Client(ApplicationCalls, OfOneProcess):
         self._guard_s = guard_s
         self._best_effort_timeout_s = UNBOUNDED_S if best_effort_timeout_s is None else best_effort_timeout_s
         self._types = InputTypes()
-        self._address = gateway_address(address)
+        addresses = gateway_addresses(address)
+        self._address = ", ".join(addresses)
         self._closed = False
 
         def connect() -> _Link:
             if self._closed:
                 raise GatewayUnreachable(f"the client of {self._address} is closed; make a new one")
             memory = ClientMemory(memory_bytes)
-            outbox = Outbox(max_in_flight, max_unread_bytes)
-            told = (name, connect_timeout_s, token, outbox, memory, curve_key)
+            bounds = (max_in_flight, max_unread_bytes)
+            if len(addresses) > 1:
+                from mainspring.client.failover import Gateways
+
+                each = partial(Outbox, *bounds)
+                gateways = Gateways(addresses, name, connect_timeout_s, token, each, memory, curve_key)
+                return _Link(gateways, memory)
+            told = (name, connect_timeout_s, token, Outbox(*bounds), memory, curve_key)
             return _Link(Channel(self._address, *told), memory)
 
         self._links = PerProcess(connect, lambda link: link.channel.close())
         self._links.get()
 
     @property
-    def _channel(self) -> Channel:
+    def _channel(self) -> Channel | Gateways:
         return self._links.get().channel
 
     @property
     def address(self) -> str:
-        """Return its gateway's address."""
+        """Return its gateway's address, or those of all, as one text."""
         return self._address
 
     @property

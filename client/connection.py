@@ -113,6 +113,7 @@ class Connection(OfOneProcess):
         local: bool = True,
         wakes: int | None = None,
         memory: ClientMemory | None = None,
+        vigilance: int = 1,
     ) -> None:
         """Begin to connect to ``address``; ``send_queue`` bounds the messages that wait to be sent.
 
@@ -121,6 +122,7 @@ class Connection(OfOneProcess):
         ``MAINSPRING_CURVE_KEY``. Raises ValueError for an invalid file.
         ``local``: whether it may go past ZeroMQ. `poll` also ends when the descriptor ``wakes`` is readable.
         ``memory`` is what a gateway of this host may read large inputs in; None for memory of its own.
+        ``vigilance``: as of `Heartbeat`.
         """
         self.address = address
         self._pid = os.getpid()
@@ -134,21 +136,19 @@ class Connection(OfOneProcess):
         """Reason why the gateway has no room for this client at present, until it welcomes it."""
         self.hello_at: float | None = None
         """Time of the next hello, on `time.monotonic`, to a gateway that turned this client away."""
-        self._hello_pause_s = FIRST_HELLO_PAUSE_S
-        self._unanswered: set[int] = set()
+        self._hello_pause_s, self._unanswered = FIRST_HELLO_PAUSE_S, set[int]()
         self._goes_by_ns: int | None = None  # Once the gateway has told this client to go.
         self.link_lost = 0
         """Number of times that the link broke, or that the gateway forgot this client."""
-        self.bad_messages = 0
-        """Replies that could not be read."""
+        self.bad_messages = 0  # Replies that could not be read.
         self._memory = ClientMemory() if memory is None else memory
         self._lending = Lending(self._memory)
-        self._heartbeat = Heartbeat(monotonic_ns())
+        self._heartbeat = Heartbeat(monotonic_ns(), vigilance)
         self._context = context
         curve = os.environ.get(CURVE_VARIABLE, "") if curve_key is None else curve_key
-        self._zeromq = ZeroMqSettings(address, send_queue, longest_retry_ms, wakes, _keys(curve))
+        self._zeromq = ZeroMqSettings(address, send_queue, longest_retry_ms, wakes, vigilance, _keys(curve))
         self._may_be_local = self._allows_local = local
-        """True while a gateway on this host is looked for by name; and if that is allowed."""
+        """True while one on this host is looked for by name; and if that is allowed."""
         self._way: Transport = self._local_way() or self._by_zeromq()
 
     def open(self, timeout_s: float) -> ClientWelcome:
@@ -217,14 +217,19 @@ class Connection(OfOneProcess):
         """Return the exception for a gateway that did not welcome this client within ``timeout_s``."""
         if self.turned_away is not None:
             return refused(self.address, self.turned_away)
-        if isinstance(self._way, ZeroMqTransport) and self._way.unknown_host:
+        if self.unknown_host:
             return GatewayUnreachable(
-                f"no gateway answers at {self.address}: {self._way.unknown_host}; is the address right?"
+                f"no gateway answers at {self.address}: {self.unknown_host}; is the address right?"
             )
         return GatewayUnreachable(
             f"no gateway answers at {self.address} within {timeout_s:g} s; "
             "is the address right, and is `mainspring up` or `mainspring gateway` running there?"
         )
+
+    @property
+    def unknown_host(self) -> str:
+        """Return the error in the host's name, empty if it is known."""
+        return self._way.unknown_host if isinstance(self._way, ZeroMqTransport) else ""
 
     def hello_is_due(self) -> bool:
         """Return whether `receive` would say hello now, though there may be nothing to receive."""

@@ -49,15 +49,17 @@ class Call(Future[Any]):
 
     def __init__(self, calls: Calls, message: Any, called_ns: int, patience_s: float) -> None:
         super().__init__()
-        self._calls = calls
+        self.calls = calls
         self.message = message
-        self.called_ns = called_ns
-        """Instant of the call, on this process's monotonic clock."""
+        self.called_ns = self.since_ns = called_ns
+        """Instant of the call, on this process's monotonic clock, and since when its gateway has had it."""
         self.patience_s = patience_s
         """Time after the call at which it is given up without a reply."""
         self.wake_ns = 0
         """Its one timer."""
         self.sent = False
+        self.sendings = 0
+        """Number of times that it was sent and had no reply from its gateway."""
         self.ended = False
         self._pid = getpid()
 
@@ -87,7 +89,7 @@ class Call(Future[Any]):
         """Cancel the call unless it is done; return whether it is cancelled."""
         if not super().cancel():
             return False
-        self._calls.cancel(self)
+        self.calls.cancel(self)
         return True
 
 
@@ -121,7 +123,7 @@ class InferCall(Call):
 
     def landed(self, now_ns: int) -> None:
         """Note that the caller has its result or error."""
-        self._calls.landed(self, now_ns)
+        self.calls.landed(self, now_ns)
 
 
 MAX_UNREAD_BYTES = 4 << 20
@@ -206,6 +208,11 @@ class Outbox:
             return None
         heapq.heappop(self._waiting)
         return call
+
+    def take_all(self) -> list[InferCall]:
+        """Take out all requests that wait, in order."""
+        waiting, self._waiting = sorted(self._waiting), []
+        return [call for *_, call in waiting if not call.ended]
 
     def hopeless(self, now_ns: int, back_ns: int) -> InferCall | None:
         """Take out a request whose deadline is too near for its refusal to wait any longer; None if there is

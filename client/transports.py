@@ -108,6 +108,8 @@ class ZeroMqSettings(NamedTuple):
     """Longest time between two attempts to connect."""
     wakes: int | None
     """A descriptor that ends `Transport.poll`, too."""
+    vigilance: int = 1
+    """Divisor of the times that the gateway may be silent."""
     keys: ClientKeys | None = None
     """The keys of CURVE; None: what is said over ZeroMQ is not encrypted."""
 
@@ -134,7 +136,7 @@ class ZeroMqTransport:
         self.socket.set_hwm(settings.send_queue)
         # Not zmq.IMMEDIATE: with it, a break throws away replies that had arrived and were not yet read.
         self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+        self.socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS // settings.vigilance)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, settings.longest_retry_ms)
         self._monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(sum(_MEANINGS))
@@ -349,7 +351,9 @@ PATIENCE_NS: Final = 4_000_000_000
 class Heartbeat:
     """The heartbeat of one connection; all instants are on the client's monotonic clock."""
 
-    def __init__(self, now_ns: int) -> None:
+    def __init__(self, now_ns: int, vigilance: int = 1) -> None:
+        """``vigilance`` divides the times that the gateway may be silent."""
+        self._quiet_ns, self._patience_ns = QUIET_NS // vigilance, PATIENCE_NS // vigilance
         self._heard_ns = now_ns
         self._asked_ns: int | None = None
 
@@ -360,7 +364,7 @@ class Heartbeat:
 
     def due(self, now_ns: int) -> bool:
         """Return whether the gateway is to be asked now."""
-        return self._asked_ns is None and now_ns - self._heard_ns >= QUIET_NS
+        return self._asked_ns is None and now_ns - self._heard_ns >= self._quiet_ns
 
     def asked(self, now_ns: int) -> None:
         """Note that it was asked."""
@@ -371,8 +375,10 @@ class Heartbeat:
 
         To be asked once all that came has been taken: the client itself may have stood still.
         """
-        return self._asked_ns is not None and now_ns - self._asked_ns >= PATIENCE_NS
+        return self._asked_ns is not None and now_ns - self._asked_ns >= self._patience_ns
 
     def next_ns(self) -> int:
         """Return when `due` or `silent` becomes true if nothing comes."""
-        return self._heard_ns + QUIET_NS if self._asked_ns is None else self._asked_ns + PATIENCE_NS
+        if self._asked_ns is None:
+            return self._heard_ns + self._quiet_ns
+        return self._asked_ns + self._patience_ns

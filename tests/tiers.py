@@ -40,6 +40,7 @@ TIER_OF = {
     "client/test_client": "cluster",
     "client/test_closing": "cluster",
     "client/test_deadlines": "cluster",
+    "client/test_failover": "cluster",
     "client/test_faults": "cluster",
     "client/test_forks": "cluster",
     "client/test_repository": "cluster",

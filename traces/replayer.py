@@ -19,7 +19,7 @@ import resource
 import select
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic_ns
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ import msgspec
 import numpy as np
 import zmq
 
+from mainspring.client.address import gateway_addresses
 from mainspring.client.connection import Connection
 from mainspring.client.errors import GatewayUnreachable, error_of
 from mainspring.client.requests import Paths
@@ -56,6 +57,7 @@ class ReplayConfig(msgspec.Struct, frozen=True):
     """The configuration of a replay."""
 
     address: str = "tcp://127.0.0.1:7400"
+    """The gateway's address; of several, separated by commas, the first that answers is sent to."""
     seed: int = 0
     token: str | None = None
     """Token for a gateway that needs one; None for the environment's ``MAINSPRING_TOKEN``."""
@@ -80,9 +82,8 @@ class Replayer:
     def __init__(self, config: ReplayConfig) -> None:
         """Connect and request the models; raises `GatewayUnreachable`."""
         self.config = config
-        self._connection = Connection(config.address, "replayer", token=config.token)
+        self._connection = _connected(config)
         try:
-            self._connection.open(config.connect_timeout_s)
             self.specs = list_models(self._connection, config.connect_timeout_s)
         except BaseException:
             self._connection.close()
@@ -144,6 +145,25 @@ class Replayer:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+
+def _connected(config: ReplayConfig) -> Connection:
+    """Return an open connection to the first gateway that answers; raise `GatewayUnreachable` of the last."""
+    *others, last = gateway_addresses(config.address)
+    for address in others:
+        with suppress(GatewayUnreachable):
+            return _open(address, config)
+    return _open(last, config)
+
+
+def _open(address: str, config: ReplayConfig) -> Connection:
+    connection = Connection(address, "replayer", token=config.token)
+    try:
+        connection.open(config.connect_timeout_s)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 class _Run:

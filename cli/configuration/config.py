@@ -83,6 +83,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Workers on unlike devices, in the place of ``workers``: groups with ``kind``, ``count``, ``speed`` or
     ``profiles`` of emulated devices, ``pages`` and ``price``. Written as ``[[devices]]`` at the end of the
     file, or taken from a plan with ``--devices``."""
+    gateways: int = 1
+    """Gateways, for clients that know several. Each listens at ports 10 higher than the one before."""
     device: str = "cpu"
     """Device that workers compute on: ``cpu``, or ``cuda`` for this machine's GPUs, one worker for each."""
     engine: str = "onnxruntime"
@@ -134,6 +136,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
         for field in (
             "workers",
             "max_workers",
+            "gateways",
             "copies",
             "ready_timeout_s",
             "stop_timeout_s",

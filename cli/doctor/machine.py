@@ -25,6 +25,7 @@ import msgspec
 from mainspring import extras
 from mainspring.cli.configuration.config import AUTO, Config, Tables, merged
 from mainspring.cli.configuration.fitting import BESIDE_BYTES, FEWEST_PAGES, defaults, usable_bytes
+from mainspring.cli.launcher.gateways import gateway_names
 from mainspring.cli.launcher.placement import place
 from mainspring.compiler.artifact.manifest import CUDA
 from mainspring.gateway.config import GatewayConfig
@@ -402,7 +403,7 @@ def _folders(config: Config) -> Iterator[tuple[str, str, str, Path]]:
     """Yield the key, role, name and folder of each process that `mainspring up` gives keys."""
     if not config.cluster.keys:
         return
-    names = [("controller", "controller"), ("gateway", "gateway")]
+    names = [("controller", "controller"), *(("gateway", name) for name in gateway_names(config))]
     names += [("worker", f"worker-{number}") for number in range(config.cluster.workers)]
     names += [("repository", "repository")] if config.repository.path else []
     names += [("operator", "console")] if config.cluster.console else []

@@ -24,6 +24,9 @@ OPERATOR = "operator"
 """The role of a console, which passes operators' commands on."""
 CONTROLLER_SOCKET = "controller.sock"
 SOCKETS = "*.sock"
+MAX_PORT = 65_535
+PORTS_APART = 10
+"""Difference between the ports of one gateway and those of the next."""
 PREFIX = "tcp://"
 PREFIXES = (PREFIX, "http://", "grpc://", "https://", "grpcs://")
 
@@ -68,13 +71,31 @@ def answers(address: str) -> bool:
     return True
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports of 127.0.0.1 that nothing listens on at the moment, all different."""
+def free_ports(count: int, gateways: int = 1) -> list[int]:
+    """Return ports of 127.0.0.1 that nothing listens on at the moment, all different.
+
+    Of several ``gateways`` the first one's: the others' are free, too.
+    """
+    found: list[int] = []
+    taken: set[int] = set()
     with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
+        while len(found) < count:
+            first = _bound(stack, 0)
+            others = [first + number * PORTS_APART for number in range(1, gateways)]
+            if taken.isdisjoint(others) and all(_bound(stack, port) for port in others):
+                found.append(first)
+                taken.update((first, *others))
+    return found
+
+
+def _bound(stack: ExitStack, port: int) -> int:
+    """Return a port that is held while the stack is; 0 if it can't be."""
+    probe = stack.enter_context(socket.socket())
+    try:
+        probe.bind(("127.0.0.1", port))
+    except (OSError, OverflowError):
+        return 0
+    return int(probe.getsockname()[1])
 
 
 def connectable(address: str) -> str:

@@ -17,6 +17,7 @@ from mainspring.cli.configuration.graphs import read_folder
 from mainspring.cli.configuration.policies import check_policy
 from mainspring.cli.exposure import check_exposed, of_cluster, of_processes
 from mainspring.cli.launcher.addresses import (
+    MAX_PORT,
     connectable,
     is_tcp,
     listens_by_tcp,
@@ -24,15 +25,14 @@ from mainspring.cli.launcher.addresses import (
     parse_any,
     with_sockets,
 )
+from mainspring.cli.launcher.gateways import also_serves, gateway_configs, gateway_jobs
 from mainspring.cli.launcher.jobs import ConsoleJob, ControllerJob, GatewayJob, Job
 from mainspring.cli.launcher.models import ModelSource
-from mainspring.cli.launcher.placement import lent_to_gateway
 from mainspring.cli.launcher.repository import NAME as REPOSITORY
 from mainspring.cli.launcher.repository import is_repository, repository_job, with_store
 from mainspring.cli.launcher.worker_jobs import WorkerPool, worker_pool
 from mainspring.compiler.artifact.manifest import CUDA
 from mainspring.controller.config import ControllerConfig
-from mainspring.gateway.config import GatewayConfig
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.tables import ConfigError
 from mainspring.repository.config import RepositoryConfig
@@ -40,7 +40,6 @@ from mainspring.transport.local import PREFIX as LOCAL
 from mainspring.worker.limits import read_limits
 
 NAME = "controller"
-MAX_PORT = 65_535
 CHANGES = ".changes"
 """The end of the name of the file in the run folder that keeps what clients and operators changed over a
 controller's restart."""
@@ -130,9 +129,9 @@ def _several(config: Config, run_dir: Path) -> tuple[list[ControllerConfig], tup
 
 
 CONTROL_NICE = -10
-"""Niceness of controller and gateway: workers' copies share their core, and every request waits for them."""
+"""Niceness of controller and gateways: workers' copies share their core, and every request waits for them."""
 CONTROL_PRIORITY = 30
-"""Real-time priority of controller and gateway, where the user may: a message waits for no other program, as
+"""Real-time priority of controller and gateways, where the user may: a message waits for no other program, as
 it does behind niceness alone for some milliseconds on a busy machine. Below a worker's network thread (40)
 and EXEC (50), above an EXEC that computes on their core (25)."""
 
@@ -144,9 +143,6 @@ LAUNCHER = "launcher"
 CONSOLE = "console"
 CONSOLE_NICE = 5
 """Niceness of the console, which may wait for the processes that serve."""
-
-DRAIN_SHARE = 0.7
-"""Share of the time to stop that the gateway may use, so that it can answer before it would be killed."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,9 +164,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The folder of the launcher's own keys, as the provider of workers; empty for none."""
     models: int
     """Models that are served."""
-    gateway_address: str
+    gateways: tuple[GatewayJob, ...]
     also_serves: tuple[tuple[str, str], ...]
-    """Protocols beside ZeroMQ, each with its address."""
+    """Protocols beside ZeroMQ of the first gateway, each with its address."""
     console_address: str
     """Empty if there is no console."""
     listening: tuple[tuple[str, str], ...]
@@ -178,6 +174,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     run_dir: Path
     repository: RepositoryConfig = RepositoryConfig()
     """Settings of the model repository; their path is empty if there is none."""
+
+    @property
+    def gateway_addresses(self) -> tuple[str, ...]:
+        """Return the addresses of all gateways for Mainspring's own clients."""
+        return tuple([job.gateway.address for job in self.gateways])
+
+    @property
+    def gateway_address(self) -> str:
+        """Return that of the first."""
+        return self.gateway_addresses[0]
 
 
 def make_plan(config: Config) -> Plan:
@@ -204,21 +210,23 @@ def make_plan(config: Config) -> Plan:
     controller = shards[0].address
     # While the gateway leaves, all others serve.
     stop_timeout_s = cluster.stop_timeout_s + config.gateway.lame_duck_ms / 1e3
+    jobs = _jobs(config, source, shards, pool)
+    gateways = tuple([job for job in jobs if isinstance(job, GatewayJob)])
     return Plan(
         cluster=msgspec.structs.replace(cluster, stop_timeout_s=stop_timeout_s),
         pool=pool,
         controller_address=controller,
         provider_keys=_provider_keys(cluster.keys) if is_tcp(controller) else "",
-        jobs=_jobs(config, source, shards, pool),
+        jobs=jobs,
         stop_order=(
             *([(REPOSITORY,)] if repository.path else []),
-            ("gateway",),
+            tuple([job.name for job in gateways]),
             *([_consoles(len(shards))] if cluster.console else []),
             tuple(shard.name for shard in shards),
         ),
         shards=tuple(len(shard.workers) for shard in shards),
         models=len(specs),
-        gateway_address=config.gateway.address,
+        gateways=gateways,
         also_serves=also_serves(config.gateway),
         console_address=config.console.address if cluster.console else "",
         listening=tuple((address, remedy) for _, address, remedy in _listeners(config, shards) if remedy),
@@ -250,12 +258,6 @@ def _check_models(config: Config, source: ModelSource, specs: Sequence[ModelSpec
         )
 
 
-def also_serves(gateway: GatewayConfig) -> tuple[tuple[str, str], ...]:
-    """Return the protocols beside ZeroMQ that a gateway serves, each with its address."""
-    metrics = (("metrics", gateway.metrics_address),) if gateway.metrics_address else ()
-    return (*gateway.protocols.items(), *metrics)
-
-
 def _listeners(config: Config, shards: list[LocalShard]) -> Iterator[tuple[str, str, str]]:
     """Yield what listens on TCP: the key that says where, the address, and how to choose another.
 
@@ -263,14 +265,15 @@ def _listeners(config: Config, shards: list[LocalShard]) -> Iterator[tuple[str, 
     """
     choose = "choose another with"
     data, repository = config.worker.data_address, config.repository
-    yield ("[gateway] address", config.gateway.address, f"{choose} --port or [gateway] address")
+    for gateway in gateway_configs(config):
+        yield ("[gateway] address", gateway.address, f"{choose} --port or [gateway] address")
+        for name, address in also_serves(gateway):
+            key = f"[gateway] {name}_address"
+            yield (key, address, f"{choose} --{name}-port or {key}, or off")
     for key, address in listeners(shards):
         yield (key, address, f"{choose} {key}")
     if is_tcp(data):
         yield ("[worker] data_address", data, "")
-    for name, address in also_serves(config.gateway):
-        key = f"[gateway] {name}_address"
-        yield (key, address, f"{choose} --{name}-port or {key}, or off")
     if listens_by_tcp(repository):
         yield ("[repository] address", repository.address, f"{choose} [repository] address")
     if config.cluster.console:
@@ -355,7 +358,8 @@ def _jobs(config: Config, source: ModelSource, shards: list[LocalShard], pool: W
         )
         for shard in shards
     ]
-    jobs.append(_gateway_job(config, tuple(shard.address for shard in shards), shared, exec_cores))
+    addresses = tuple(shard.address for shard in shards)
+    jobs += gateway_jobs(config, addresses, shared, exec_cores, nice, priority)
     if config.repository.path:
         pages = shards[0].controller.shard_pages
         jobs.append(repository_job(config.repository, [each.address for each in shards], pages, shared))
@@ -368,30 +372,6 @@ def _jobs(config: Config, source: ModelSource, shards: list[LocalShard], pool: W
         "transport": config.transport,
     }
     return tuple(replace(job, **alike) for job in jobs)
-
-
-def _gateway_job(
-    config: Config,
-    controllers: tuple[str, ...],
-    shared: tuple[int, ...],
-    exec_cores: tuple[tuple[int, ...], ...],
-) -> GatewayJob:
-    realtime, most_ms = config.worker.realtime, DRAIN_SHARE * config.cluster.stop_timeout_s * 1e3
-    return GatewayJob(
-        name="gateway",
-        gateway=msgspec.structs.replace(
-            config.gateway,
-            controller_address=controllers[0],
-            shards=controllers if len(controllers) > 1 else (),
-            console_address=config.console.address if config.cluster.console else "",
-            repository_address=connectable(config.repository.address) if config.repository.path else "",
-            drain_timeout_ms=min(config.gateway.drain_timeout_ms, most_ms),
-        ),
-        cores=shared,
-        lent_cores=lent_to_gateway(shared, list(itertools.chain(*exec_cores))),
-        nice=CONTROL_NICE if realtime else 0,
-        priority=CONTROL_PRIORITY if realtime else 0,
-    )
 
 
 def _consoles(count: int) -> tuple[str, ...]:

@@ -220,9 +220,13 @@ class Running(ABC):
             self._tend()
 
     def _wait_until_ready(self, stop: threading.Event) -> None:
+        give_up = time.monotonic() + self.plan.cluster.ready_timeout_s
+        for address in self.plan.gateway_addresses:
+            self._wait_for_gateway(address, give_up, stop)
+
+    def _wait_for_gateway(self, address: str, give_up: float, stop: threading.Event) -> None:
         plan = self.plan
-        give_up = time.monotonic() + plan.cluster.ready_timeout_s
-        with Readiness(plan.gateway_address, plan.shards, plan.models, self._token) as readiness:
+        with Readiness(address, plan.shards, plan.models, self._token) as readiness:
             while not stop.is_set() and not (
                 readiness.poll(READINESS_POLL_MS) and (self.first_look.done() or time.monotonic() > give_up)
             ):
@@ -268,8 +272,13 @@ class Beside:
 
     @property
     def address(self) -> str:
-        """Return the address that clients connect to."""
+        """Return the address that clients connect to, that of the first gateway."""
         return self.plan.gateway_address
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Return the addresses of all gateways."""
+        return self.plan.gateway_addresses
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -18,6 +18,7 @@ from mainspring.cli.configuration.fitting import with_limits
 from mainspring.cli.configuration.groups import of_plan
 from mainspring.cli.doctor.machine import with_gpus
 from mainspring.cli.launcher.addresses import free_ports
+from mainspring.cli.launcher.gateways import also_serves
 from mainspring.cli.launcher.process_plan import Plan, make_plan
 from mainspring.cli.launcher.running import Running
 from mainspring.cli.launcher.signals import stop_on_signals
@@ -145,6 +146,9 @@ def announcement(plan: Plan, models: int) -> list[str]:
     others = [*plan.also_serves, *([("console", plan.console_address)] if plan.console_address else [])]
     lines = [f"ready {plan.gateway_address} serves {serves} on {devices}"]
     lines += [f"  {name:8} {address}" for name, address in others]
+    for job in plan.gateways[1:]:
+        also = [job.gateway.address, *(address for _, address in also_serves(job.gateway))]
+        lines.append(f"  {job.name:8} {', '.join(also)}")
     if len(plan.shards) > 1:
         lines.append(f"  {'shards':8} {len(plan.shards)} controllers: mainspring status, mainspring balance")
     return lines
@@ -197,8 +201,8 @@ def cluster_config(path: Path | None, flags: Tables, ports: Ports, devices: Path
         if one in flags.get("cluster", {}) and other not in flags["cluster"]:
             tables.get("cluster", {}).pop(other, None)
     if ports.gateway is not None:
-        port = ports.gateway or free_ports(1)[0]
-        overrides["gateway"] = {**overrides.get("gateway", {}), "address": f"tcp://127.0.0.1:{port}"}
+        address = f"tcp://127.0.0.1:{ports.gateway}"
+        overrides["gateway"] = {**overrides.get("gateway", {}), "address": address}
     served = merged(_defaults(any_port=ports.gateway == 0), merged(tables, overrides))
     fitted = with_limits(with_gpus(_with_ports(served)), read_limits())
     return read_config(fitted, str(path) if path is not None else "the command line")
@@ -218,7 +222,7 @@ def with_plan(tables: Tables, flags: Tables, devices: Path) -> dict[str, dict[st
 def _defaults(*, any_port: bool) -> dict[str, dict[str, Any]]:
     """Return what a cluster of `mainspring up` is unless it is configured otherwise."""
     names = list(DEFAULT_PORTS)
-    *ports, console = free_ports(len(names) + 1) if any_port else [*DEFAULT_PORTS.values(), CONSOLE_PORT]
+    *ports, console = [0] * (len(names) + 1) if any_port else [*DEFAULT_PORTS.values(), CONSOLE_PORT]
     return {
         "gateway": {f"{name}_address": _address(name, port) for name, port in zip(names, ports, strict=True)},
         "cluster": {"console": True},
@@ -234,7 +238,9 @@ def _with_ports(tables: Tables) -> Tables:
         for key, address in tables.get(table, {}).items()
         if key.endswith("address") and isinstance(address, str) and address.endswith((":0", ":*"))
     ]
-    for (table, key, host), port in zip(any_port, free_ports(len(any_port)), strict=True):
+    gateways = tables.get("cluster", {}).get("gateways", 1)
+    ports = free_ports(len(any_port), gateways if isinstance(gateways, int) else 1)
+    for (table, key, host), port in zip(any_port, ports, strict=True):
         tables = merged(tables, {table: {key: f"{host}:{port}"}})
     return tables
 
@@ -263,7 +269,7 @@ def _told_address(name: str, text: str) -> str:
         return ""
     if not text.isdecimal() or int(text) > 65535:
         raise ConfigError(f"--{name}-port is {text!r}; give a port, 0 for any free one, or {OFF}")
-    return _address(name, int(text) or free_ports(1)[0])
+    return _address(name, int(text))
 
 
 def _address(name: str, port: int) -> str:

@@ -62,6 +62,12 @@ GatewayPort = Annotated[
         help="The gateway's port. 0: any.",
     ),
 ]
+Gateways = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Gateways, for clients that know several; ports are 10 higher from one to the next."
+    ),
+]
 PORT = typer.Option(
     metavar="PORT|off",
     help="By default 8000 (HTTP), 8001 (gRPC), 8002 (metrics), 8003 (console); any with --port 0.",
@@ -93,6 +99,7 @@ def up(
     model_control_mode: ControlMode = None,
     load_model: LoadModels = None,
     workers: Annotated[int | None, WORKERS] = None,
+    gateways: Gateways = None,
     device: Annotated[str | None, DEVICES] = None,
     devices: PlannedDevices = None,
     engine: Annotated[str | None, ENGINE] = None,
@@ -123,9 +130,7 @@ def up(
             **_texts(store=store, profiles=profiles, run_dir=run_dir, keys=keys),
             **_texts(graphs=_folder(graphs, applications), log_level=log_level, log_format=log_format),
             **_texts(device=device, engine=engine),
-            "insecure": insecure or None,
-            "workers": workers,
-            "copies": copies,
+            **{"workers": workers, "gateways": gateways, "copies": copies, "insecure": insecure or None},
             "stop_timeout_s": drain_timeout and duration_ns(drain_timeout, "--drain-timeout") / 1e9,
         },
         "repository": {**_texts(path=model_repository, mode=model_control_mode), "load_models": load_model},

@@ -56,6 +56,8 @@ def test_every_verb_takes_the_gateways_address(
 ) -> None:
     by_flag = run(tmp_path, monkeypatch, *verb, "--address", cluster)
     assert by_flag.exit_code == 0, by_flag.output
+    one_dead = run(tmp_path, monkeypatch, *verb, "--address", f"tcp://127.0.0.1:1,{cluster}")
+    assert one_dead.exit_code == 0, one_dead.output
     by_environment = run(tmp_path, monkeypatch, *verb, **{ADDRESS_VARIABLE: cluster})
     assert by_environment.exit_code == 0, by_environment.output
     (tmp_path / "mainspring.toml").write_text(f'[gateway]\naddress = "{cluster}"\n')
@@ -119,3 +121,12 @@ def test_without_a_gateway_the_places_are_those_of_a_local_cluster(
     assert places.asked(nobody, None) is None
     assert places.place(places.CONTROLLER, nobody, None) == ""
     assert places.place(places.CONSOLE, nobody, None) == "http://127.0.0.1:8003"
+
+
+def test_a_file_with_several_gateways_names_them_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(ADDRESS_VARIABLE, raising=False)
+    Path("mainspring.toml").write_text("[cluster]\ngateways = 2\n")
+    assert places.gateway() == "tcp://127.0.0.1:7400,tcp://127.0.0.1:7410"
+    Path("mainspring.toml").write_text('[cluster]\ngateways = 2\n[gateway]\naddress = "tcp://*:7500"\n')
+    assert places.gateway() == "tcp://127.0.0.1:7500,tcp://127.0.0.1:7510"

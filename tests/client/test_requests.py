@@ -52,6 +52,15 @@ def test_no_more_bytes_are_on_their_way_than_may_be_until_they_are_read() -> Non
     assert send_all(outbox) == [4]
 
 
+def test_all_that_waits_can_be_taken_out() -> None:
+    outbox, ended = Outbox(), call(2, 10)
+    for each in (call(1, 500), ended, call(3, 50), call(4)):
+        outbox.add(each)
+    ended.ended = True
+    assert [each.message.key for each in outbox.take_all()] == [3, 1, 4]
+    assert send_all(outbox) == []
+
+
 def test_a_message_beyond_the_bound_goes_alone() -> None:
     outbox = Outbox(max_unread_bytes=1_000)
     for key in range(3):

@@ -138,3 +138,41 @@ def test_an_address_that_two_processes_would_listen_on_is_refused(
     part = msgspec.structs.replace(getattr(config, table), **{field: text})
     with pytest.raises(ConfigError, match=complaint):
         make_plan(msgspec.structs.replace(config, **{table: part}))
+
+
+def of_gateways(config: Config, count: int) -> Config:
+    cluster = msgspec.structs.replace(config.cluster, gateways=count)
+    return msgspec.structs.replace(config, cluster=cluster)
+
+
+def test_each_gateway_has_a_name_and_ports_of_its_own(emulated: Callable[..., Config]) -> None:
+    config = emulated()
+    served = {
+        "address": "tcp://127.0.0.1:7400",
+        "http_address": "http://127.0.0.1:8000",
+        "metrics_address": "",
+    }
+    gateway = msgspec.structs.replace(config.gateway, **served)
+    plan = make_plan(of_gateways(msgspec.structs.replace(config, gateway=gateway), 3))
+    assert [job.name for job in plan.gateways] == ["gateway", "gateway-1", "gateway-2"]
+    assert plan.gateway_addresses == ("tcp://127.0.0.1:7400", "tcp://127.0.0.1:7410", "tcp://127.0.0.1:7420")
+    assert [job.gateway.http_address.rpartition(":")[2] for job in plan.gateways] == ["8000", "8010", "8020"]
+    assert {job.gateway.metrics_address for job in plan.gateways} == {""}
+    assert plan.stop_order[0] == ("gateway", "gateway-1", "gateway-2")
+    assert len({job.gateway.application_store for job in plan.gateways}) == 1, "they learn together"
+
+
+def test_gateways_need_room_for_their_ports(emulated: Callable[..., Config]) -> None:
+    config = emulated()
+    for address, complaint in (
+        ("tcp://127.0.0.1:65530", "leaves room"),
+        ("tcp://127.0.0.1:*", "leaves room"),
+    ):
+        gateway = msgspec.structs.replace(config.gateway, address=address)
+        with pytest.raises(ConfigError, match=complaint):
+            make_plan(of_gateways(msgspec.structs.replace(config, gateway=gateway), 2))
+
+
+def test_free_ports_leave_room_for_gateways_behind_them() -> None:
+    ports = free_ports(4, gateways=3)
+    assert len({port + number * 10 for port in ports for number in range(3)}) == 12
