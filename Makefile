@@ -23,7 +23,7 @@ MINUTES ?= 10
 SEEDS ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock native wheel demo fuzz chaos-sim garbage schemathesis openai lint types chart hosts ray docs suites wild triton-clients pipelines clean
+.PHONY: help setup lock native wheel demo fuzz chaos-sim mutants garbage schemathesis openai lint types chart hosts ray docs suites wild triton-clients pipelines clean
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-patient test-lab
 .PHONY: bench bench-path bench-scale bench-secure bench-shards bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-embeddings bench-compile bench-stock bench-mixed first-request bench-triton bench-repository
@@ -135,6 +135,9 @@ openai: $(STAMP) native ## Have OpenAI's own client ask a cluster for embeddings
 
 chaos-sim: $(STAMP) ## Play whole clusters with faults, SEEDS=10000 of them, and make small what fails
 	MAINSPRING_NATIVE=0 $(BIN)/python -m mainspring.simulator.town $(SEEDS) $(ARGS)
+
+mutants: $(STAMP) ## Plant the faults of tests/mutants/, one at a time, and see whether whole clusters find them
+	nice $(BIN)/python -m tests.mutants $(ARGS)
 
 lint: $(STAMP) ## Check style with ruff
 	$(BIN)/ruff check .

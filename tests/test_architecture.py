@@ -416,7 +416,7 @@ def test_every_subfolder_is_a_package_so_that_the_wheel_holds_it() -> None:
 
 
 def test_tests_mirror_the_tree() -> None:
-    allowed = {*FOLDERS, "deploy", "examples", "faults", "emulator", "hosts", "native"}
+    allowed = {*FOLDERS, "deploy", "examples", "faults", "emulator", "hosts", "mutants", "native"}
     strange = [
         path.name
         for path in (ROOT / "tests").iterdir()

@@ -125,6 +125,7 @@ TIER_OF = {
     "gateway/test_tracing": "unit",
     "hosts": "cluster",
     "messages": "unit",
+    "mutants": "unit",
     "planner": "unit",
     "planner/test_informed": "codegen",
     "planner/test_simulated": "codegen",

@@ -1,0 +1,1 @@
+"""Faults that are planted to see whether towns find them."""
