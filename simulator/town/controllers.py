@@ -54,13 +54,14 @@ class TownController:
         process: Process,
         models: Sequence[ModelSpec],
         scheduler: SchedulerConfig,
+        beat_ms: float,
         *,
         tells: bool = False,
     ) -> None:
-        """``tells``: keep what is needed to tell the story of what goes wrong."""
+        """``beat_ms``: between two pings to each peer; ``tells``: keep what tells the story of what goes wrong."""
         self.process = process
         address = f"tcp://{process.host}:{PORT}"
-        self._config = ControllerConfig(address=address)
+        self._config = ControllerConfig(address=address, heartbeat_interval_ms=beat_ms)
         self.dropped = Dropped()
         self.tap = Tap()
         self.scheduler = Scheduler(scheduler)

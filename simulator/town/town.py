@@ -30,7 +30,7 @@ SETTLE_NS: Final = 5_000 * MS
 """Time after the last fault from which all is well again."""
 WELL_NS: Final = 1_000 * MS
 """Time for which goodput is looked at then."""
-QUIET_NS: Final = 2_500 * MS
+QUIET_NS: Final = 2_000 * MS
 """Time after the last request from which nothing is outstanding."""
 RESTART_NS: Final = 500 * MS
 """Time after which a worker that ended by itself is started again."""
@@ -47,6 +47,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Pages of each worker."""
     clocks: tuple[tuple[int, int], ...]
     """Offset and rate of each process's clock, in ns and ppm."""
+    beat_ms: float
+    """The controller's ``heartbeat_interval_ms``."""
     delay_ns: int
     jitter_ns: int
     models: tuple[ModelSpec, ...]
@@ -86,6 +88,8 @@ def plan_of(seed: int, workload: Workload, most_faults: int = 4) -> Plan:
         gateways=gateways,
         pages=tuple([draws.randint(4, 8) for _ in range(workers)]),
         clocks=clocks,
+        # Of fewer pings more seeds can be played.
+        beat_ms=draws.choice((100.0, 250.0, 250.0, 250.0)),
         delay_ns=draws.choice((20_000, 100_000, 500_000)),
         jitter_ns=draws.choice((0, 200_000, 5_000_000)),
         models=tuple(models),
@@ -157,7 +161,9 @@ class Town:
     # --- programs ---
 
     def _controller(self, process: Process) -> TownController:
-        return TownController(process, self.plan.models, SchedulerConfig(), tells=self._tells)
+        return TownController(
+            process, self.plan.models, SchedulerConfig(), self.plan.beat_ms, tells=self._tells
+        )
 
     def _gateway(self, process: Process) -> TownGateway:
         return TownGateway(process, self._leader(), self.plan.seed)

@@ -24,6 +24,7 @@ from mainspring.worker.realtime import Rights
 from mainspring.worker.sockets import Sockets
 
 _LIMITS: Final = Limits(256 << 20, 512 << 20, 65_536)
+_ALL: Final = tuple(Executor)
 DATA_PORT: Final = 7500
 
 
@@ -94,7 +95,7 @@ class TownWorker:
             self.process.crash()
             return now_ns
         wait_ns = self._executors.expire(self.network.longest_wait_ns(now_ns))
-        idle = [self._due_ns[each] for each in Executor if each not in self._jobs]
+        idle = [self._due_ns[each] for each in _ALL if each not in self._jobs]
         return min([now_ns + wait_ns, *idle])
 
     def check(self) -> None:
@@ -107,7 +108,7 @@ class TownWorker:
 
     def _run(self) -> None:
         """Let each executor end and begin what it can."""
-        for executor in Executor:
+        for executor in _ALL:
             running = self._jobs.get(executor)
             if running is not None:
                 if running[1] > self.process.agenda.now_ns:

@@ -48,7 +48,7 @@ class Workload:
     def requests(self, draws: Random, models: list[ModelSpec], end_ns: int) -> list[Request]:
         """Return what is asked for until an instant, in the order of time."""
         found, at_ns = [], 1_000_000_000
-        rate = draws.uniform(10, 40)
+        rate = draws.uniform(8, 25)
         while at_ns < end_ns:
             at_ns += round(draws.expovariate(rate) * 1e9)
             found.append(
