@@ -28,7 +28,7 @@ SEEDS ?= 10000
 .PHONY: bench bench-path bench-scale bench-secure bench-shards bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-embeddings bench-compile bench-stock bench-mixed first-request bench-triton bench-repository
 .PHONY: bench-instructions bench-selection bench-failover
-.PHONY: selection policies shares refusals ribbon experiments predictability gpu-check gpu-bundle request-path event-path house
+.PHONY: selection policies shares refusals ribbon inferline experiments predictability gpu-check gpu-bundle request-path event-path house
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
@@ -259,6 +259,9 @@ selection: $(STAMP) ## Play Clipper's figures of model selection on handwritten 
 
 ribbon: $(STAMP) native ## Hold the planner against Ribbon's artifact
 	$(BIN)/python -m mainspring.experiments.ribbon $(ARGS)
+
+inferline: $(STAMP) ## Plans and tuner of graphs against whole pipelines, DS2 and an oracle; ARGS="plans traces"
+	$(BIN)/python -m mainspring.experiments.inferline $(ARGS)
 
 refusals: $(STAMP) native ## Say how early refusals come under each policy, and what that costs
 	$(BIN)/python -m mainspring.experiments.policies.refusals $(ARGS)

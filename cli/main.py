@@ -35,7 +35,7 @@ GROUPS = {
         *("applications", "infer", "token", "keys", "balance"),
     ),
     "Look": ("status", "top", "explain", "log", "trace"),
-    "Measure": ("profile", "replay", "simulate", "plan", "compare"),
+    "Measure": ("profile", "replay", "simulate", "plan", "tune", "compare"),
     "Single processes": ("controller", "worker", "gateway", "console", "store"),
 }
 """Modules of ``cli/verbs/`` under the headings and in the order in which help shows them."""

@@ -226,6 +226,10 @@ class AsyncClient(OfOneProcess):
         """Weigh a model's answers; see `Client.set_goodput_weight`."""
         await asyncio.to_thread(self._client.set_goodput_weight, name, weight)
 
+    async def assign_model(self, name: str, workers: int, max_batch: int = 0, kind: str = "") -> None:
+        """Give a model workers of its own; see `Client.assign_model`."""
+        await asyncio.to_thread(self._client.assign_model, name, workers, max_batch, kind)
+
     async def scale_workers(self, kind: str, count: int, *, shard: int | None = None) -> None:
         """Have this many workers of a kind from now on; see `Client.scale_workers`."""
         await asyncio.to_thread(self._client.scale_workers, kind, count, shard=shard)

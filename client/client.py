@@ -40,6 +40,7 @@ from mainspring.messages.clients import ServedGraph
 from mainspring.messages.codes import Reason
 from mainspring.messages.graphs import GraphSpec, read_graph
 from mainspring.messages.model import ModelSpec
+from mainspring.messages.operating import AssignWorkers
 from mainspring.messages.status import ClusterStatus
 from mainspring.messages.tables import ConfigError
 
@@ -339,6 +340,15 @@ class Client(ApplicationCalls, OfOneProcess):
         that is not served, and for a weight out of 0.001 to 1,000.
         """
         self._exchange(clients.WeighModel(self._channel.next_key(), name, weight))
+
+    def assign_model(self, name: str, workers: int, max_batch: int = 0, kind: str = "") -> None:
+        """Give a model this many workers of its own, of a kind or of any; 0: it has none any more.
+
+        They run nothing else, and no other worker runs it; at most ``max_batch`` of its rows run together, or
+        as many as its largest batch has. It gets what is there, and more as workers come. It holds until it
+        is set again, beyond a controller's restart. Raises `InvalidRequest` for what can't be.
+        """
+        self._exchange(AssignWorkers(self._channel.next_key(), name, workers, max_batch, kind))
 
     def scale_workers(self, kind: str, count: int, *, shard: int | None = None) -> None:
         """Have this many workers of a kind from now on; `status` says in ``kinds`` how far that has come.

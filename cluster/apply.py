@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Final, cast
 
+from mainspring.cluster.assigning import regroup
 from mainspring.cluster.execution import (
     Batch,
     batch_of,
@@ -379,6 +380,7 @@ def left(cluster: Cluster, name: str) -> Change:
     # The change of the last result keeps nothing of a worker that has gone.
     cluster.ended.renew(None)
     change = Change(worker)
+    regroup(cluster)
     change.requests = orphans(cluster, worker)
     cluster.undecided = [*cluster.undecided, *change.requests]
     return change

@@ -10,10 +10,12 @@ from mainspring.cluster.residency import is_barred, is_hopeless
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.status import impossible
 from mainspring.cluster.workers import Worker
-from mainspring.messages.operating import ScaleWorkers
+from mainspring.messages.operating import AssignModel, ScaleWorkers
 
 PINNED_SHARE: Final = 0.5
 """Largest share of all workers' pages that pinned models may occupy together."""
+MOST_OWN: Final = 4_096
+"""Most workers that a model may have of its own."""
 NAMED: Final = 8
 """Most kinds that a refusal names."""
 NO_PROVIDER: Final = (
@@ -39,6 +41,29 @@ def unpinnable(cluster: Cluster, model: Model) -> str | None:
         f"pinned models would take {need} pages, and {room} is the most "
         f"({PINNED_SHARE:.0%} of all workers' pages); unpin another one first"
     )
+
+
+def unassignable(cluster: Cluster, command: AssignModel) -> str | None:
+    """Return why a model can't have workers of its own, and what could be."""
+    name, model = command.model, cluster.models.get(command.model)
+    if not command.workers:
+        return None if name in cluster.assigned else f"{name!r} has no workers of its own"
+    if model is None:
+        return f"there is no model {name!r}"
+    if not 0 <= command.workers <= MOST_OWN:
+        return f"there can't be {command.workers} workers; give 0 to {MOST_OWN:,}"
+    if not 0 <= command.max_batch <= model.max_rows:
+        return f"a batch of {command.max_batch} can't be: the largest of {name!r} has {model.max_rows} rows"
+    return None
+
+
+def unknown_kind(cluster: Cluster, kind: str) -> str | None:
+    """Return why there can't be workers of a kind; None if there are, or if it is empty."""
+    kinds = {*cluster.kinds, *[worker.device_kind for worker in cluster.workers.values()]}
+    if kind and kind not in kinds:
+        known = ", ".join(sorted(kinds)[:NAMED]) or "none"
+        return f"there is no worker of kind {kind!r}; kinds are {known}"
+    return None
 
 
 def kept_pages(cluster: Cluster, model: Model) -> int:

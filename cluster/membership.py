@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from mainspring.cluster.capacity import unpinnable, unscalable
+from mainspring.cluster.assigning import regroup, wish
+from mainspring.cluster.capacity import unassignable, unpinnable, unscalable
 from mainspring.cluster.deferred_join import DeferredJoin, orphan, settle
 from mainspring.cluster.device_kinds import forget_kind
 from mainspring.cluster.execution import at_work
@@ -18,6 +19,7 @@ from mainspring.messages.codes import Status
 from mainspring.messages.events import OperatorAsked, Resident, WorkerJoined
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.operating import (
+    AssignModel,
     DrainWorker,
     OperatorCommand,
     PinModel,
@@ -76,6 +78,7 @@ def model_added(cluster: Cluster, spec: ModelSpec) -> Change:
     if known is not None:
         _take_off(cluster, known, change)
     add_model(cluster, model, known)
+    regroup(cluster)
     return change
 
 
@@ -94,6 +97,9 @@ def unset(cluster: Cluster, name: str) -> None:
     """Forget what operators set about a model."""
     cluster.pinned.pop(name, None)
     cluster.operations.pop(("model", name), None)
+    cluster.operations.pop(("assignment", name), None)
+    if cluster.assigned.pop(name, None) is not None:
+        regroup(cluster)
 
 
 def _take_off(cluster: Cluster, model: Model, change: Change) -> None:
@@ -196,6 +202,7 @@ def worker_joined(cluster: Cluster, now_ns: int, event: WorkerJoined) -> Change:
             leave(cluster, placement)
         else:
             give_up(placement, why_given_up(placement))
+    regroup(cluster)
     return change
 
 
@@ -345,15 +352,19 @@ def operator_asked(cluster: Cluster, now_ns: int, event: OperatorAsked) -> Chang
                 change.worker = cluster.workers[name]
             cluster.drained[name] = None
             set_draining(cluster, name)
+            regroup(cluster)
         case ResumeWorker(worker=name):
             change.worker = cluster.workers.get(name)
             del cluster.drained[name]
             set_draining(cluster, name)
+            regroup(cluster)
         case PinModel(model=name):
             cluster.pinned[name] = None
         case UnpinModel(model=name):
             del cluster.pinned[name]
             cluster.models[name].pinned = False
+        case AssignModel():
+            wish(cluster, command)
     return change
 
 
@@ -367,6 +378,8 @@ def _may_set(cluster: Cluster, command: OperatorCommand) -> bool:
             return name in cluster.models and unpinnable(cluster, cluster.models[name]) is None
         case UnpinModel(model=name):
             return name in cluster.pinned
+        case AssignModel():
+            return unassignable(cluster, command) is None
         case ScaleWorkers():
             return unscalable(cluster, command) is None
         case _:

@@ -17,6 +17,7 @@ from mainspring.cluster.seeds import indices_by_rows, profile_of
 from mainspring.messages.curve import Curve
 from mainspring.messages.metrics import Outlier
 from mainspring.messages.model import MOST_BUCKETS, ModelSpec
+from mainspring.messages.operating import AssignModel
 from mainspring.messages.queries import piece_rows
 from mainspring.messages.targets import each_build, kinds_build
 
@@ -94,6 +95,7 @@ class Model:
         "_infer_times",
         "_load_times",
         "absent",
+        "assignment",
         "backlog",
         "buckets",
         "counts",
@@ -122,6 +124,11 @@ class Model:
         "where",
     )
 
+    note: object
+    """The policy's own."""
+    assignment: AssignModel | None
+    """Wish for workers of its own (`cluster.assigning`)."""
+
     def __init__(self, spec: ModelSpec, number: int, of: Model | None = None) -> None:
         """``of`` is the model that this one is a bucket of."""
         self.spec = spec
@@ -147,8 +154,7 @@ class Model:
         """The placements that are resident or loading."""
         self.holders: list[Worker] = []
         """The workers of those that have not stalled, in the same order; a new list after each change."""
-        self.note: object = None
-        """The policy's own."""
+        self.note = self.assignment = None
         self.overdue: dict[str, int] | None = None
         """Number of INFERs in a row that took far too long, by worker."""
         self.losses: Losses | None = None
@@ -217,6 +223,17 @@ class Model:
     def by_bucket(self) -> list[Model]:
         """Return the models that have queues: the buckets, or the model if it has no symbols."""
         return list(self.buckets.values()) or [self]
+
+    def may_run_on(self, worker: Worker) -> bool:
+        """Return whether no wish for workers of their own keeps a model from a worker."""
+        base = self.base
+        return worker.owner == ("" if base.assignment is None else base.name)
+
+    @property
+    def most_rows(self) -> int:
+        """Return how many rows may run together at most, as operators wish; 0 if they don't."""
+        assignment = self.base.assignment
+        return 0 if assignment is None else assignment.max_batch
 
     def find(self, sizes: tuple[int, ...]) -> Model | None:
         """Return the bucket that a request of these sizes belongs to, or the model if it has no symbols.

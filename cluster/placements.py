@@ -199,6 +199,7 @@ class Placement:
         """Find whether INFERs may be sent now."""
         held = self.state is _RESIDENT or self.state is _LOADING
         self.usable = held and not self.leaving and not self.worker.draining
+        self.usable = self.usable and self.model.may_run_on(self.worker)
         self.model.register(self)
         for bucket in self.buckets:
             bucket.state, bucket.load_slot, bucket.leaving = self.state, self.load_slot, self.leaving
@@ -245,7 +246,8 @@ class Placement:
         """Return whether a LOAD may be sent."""
         worker = self.worker
         idle = self.state is _PREPARED and self.base.infers == 0
-        return idle and not self.leaving and not worker.draining and not worker.retiring
+        stays = not (self.leaving or worker.draining or worker.retiring)
+        return idle and stays and self.model.may_run_on(worker)
 
     @property
     def stays(self) -> bool:

@@ -57,7 +57,10 @@ def why_not(cluster: Cluster, model: Model, among: Takers) -> str:
     """
     if cluster.joining:
         settle(cluster, model.name)
-    if (model.prepared & among.load and model.pages <= among.pages) or _held(model) & among.run:
+    ready = model.prepared & among.load
+    if cluster.owners:
+        ready &= sum([worker.bit for worker in cluster.workers.values() if model.may_run_on(worker)])
+    if (ready and model.pages <= among.pages) or _held(model) & among.run:
         return ""
     for worker in hosts(cluster, model):
         if worker.bit & among.load and is_loadable(model, worker) and not is_barred(model, worker):

@@ -58,7 +58,7 @@ def is_loadable(model: Model, worker: Worker) -> bool:
     """Return whether a LOAD of a model may be sent to a worker."""
     if worker.joining is not None:
         worker.joining.enter(model.base.name)
-    if not model.base.prepared & worker.bit:
+    if not model.base.prepared & worker.bit or not model.may_run_on(worker):
         return False
     placement = model.placements.get(worker.name)
     if placement is None:
@@ -68,7 +68,7 @@ def is_loadable(model: Model, worker: Worker) -> bool:
 
 def is_barred(model: Model, worker: Worker) -> bool:
     """Return whether a model that is not absent will never run on a worker as it is."""
-    if model.pages_on(worker) > worker.pages.size:
+    if model.pages_on(worker) > worker.pages.size or not model.may_run_on(worker):
         return True
     placement = model.placements.get(worker.name)
     return placement is not None and placement.failed
@@ -108,7 +108,9 @@ def is_everywhere(cluster: Cluster, model: Model) -> bool:
     copies = len(model.usable)
     if absent:
         copies += (absent & cluster.worker_bits.taken).bit_count()
-    return copies >= len(cluster.workers)
+    if model.base.assignment is not None:
+        return copies >= sum([owner == model.base.name for owner in cluster.owners.values()])
+    return copies >= len(cluster.workers) - len(cluster.owners)
 
 
 def hosts(cluster: Cluster, model: Model) -> list[Worker]:

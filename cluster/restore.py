@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from mainspring.cluster.assigning import enter_owners
 from mainspring.cluster.estimates import InferTimes, LoadTime
 from mainspring.cluster.membership import lose, note_standing, set_draining
 from mainspring.cluster.models import Losses, Model
@@ -15,7 +16,7 @@ from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Executed, Infer, Load
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.operating import subject
+from mainspring.messages.operating import AssignModel, subject
 from mainspring.messages.scaling import ScaleState
 from mainspring.messages.snapshot import (
     InferEstimate,
@@ -173,7 +174,7 @@ def _worker(cluster: Cluster, state: WorkerState) -> None:
     kind = kind_of(state.device_kind, state.targets)
     worker = Worker(state.worker, state.number, kind, state.pages, cluster.dispatch_delay_ns)
     cluster.seat(worker)
-    worker.stopping = state.stopping
+    worker.stopping, worker.owner = state.stopping, cluster.owners.get(state.worker, "")
     note_standing(cluster, worker)
     cluster.recount()
     for former in state.former:
@@ -353,6 +354,9 @@ def _operators(cluster: Cluster, state: OperatorState) -> None:
         about = subject(event.command)
         if about is not None:
             cluster.operations[about] = at_ns, event
+    commands = [event.command for _, event in cluster.operations.values()]
+    wishes = {each.model: each for each in commands if isinstance(each, AssignModel) and each.workers}
+    enter_owners(cluster, wishes, state.owners)
     cluster.graph_shares = {graph: dict(each) for graph, each in state.shares.items()}
     for worker in cluster.workers.values():
         if worker.draining != cluster.is_drained(worker.name):

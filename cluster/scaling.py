@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mainspring.cluster.assigning import regroup
 from mainspring.cluster.membership import set_draining
 from mainspring.cluster.provision import Kind
 from mainspring.cluster.state import Cluster
@@ -91,6 +92,7 @@ def retire(cluster: Cluster, note: Retire) -> None:
     if note.to:
         cluster.moving[note.worker] = note.to
     set_draining(cluster, note.worker)
+    regroup(cluster)
 
 
 def retain(cluster: Cluster, name: str) -> None:
@@ -98,6 +100,7 @@ def retain(cluster: Cluster, name: str) -> None:
     cluster.retiring.pop(name, None)
     cluster.moving.pop(name, None)
     set_draining(cluster, name)
+    regroup(cluster)
 
 
 def scale_state(cluster: Cluster) -> ScaleState:

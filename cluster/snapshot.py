@@ -60,7 +60,8 @@ def snapshot(cluster: Cluster) -> Iterator[Part]:
         yield from _placements(cluster, worker)
     operations = tuple(cluster.operations.values())
     shares = {graph: dict(each) for graph, each in cluster.graph_shares.items()}
-    operators = OperatorState(tuple(cluster.drained), tuple(cluster.pinned), operations, shares)
+    own = dict(cluster.owners)
+    operators = OperatorState(tuple(cluster.drained), tuple(cluster.pinned), operations, shares, own)
     yield [operators, scale_state(cluster)]
     yield from _requests(cluster)
     yield from _models(cluster)

@@ -20,7 +20,13 @@ from mainspring.messages.actions import Command, Executed, Load, Prepare, Releas
 from mainspring.messages.events import Event, OperatorAsked, RequestArrived, WorkerJoined
 from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.operating import SetDefaultSlo, SetGoodputWeight, SetGraph, SetMaxQueue
+from mainspring.messages.operating import (
+    AssignModel,
+    SetDefaultSlo,
+    SetGoodputWeight,
+    SetGraph,
+    SetMaxQueue,
+)
 from mainspring.messages.targets import kind_of
 
 _QUEUED: Final = Place.QUEUED
@@ -48,6 +54,12 @@ class Cluster:
     """The scheduler's note: queries of several steps of which a piece has ended; readers keep none."""
     graph_shares: dict[str, dict[str, float]]
     """The share of rows of each step, by graph and step, as gateways have learnt it; none where it is 1."""
+    assigned: dict[str, AssignModel]
+    """Wishes of operators for workers of models' own, by model (`cluster.assigning`)."""
+    owners: dict[str, str]
+    """The model that owns each worker, of those that one owns."""
+    regrouped: dict[str, Worker]
+    """Workers that have another owner than before, until the scheduler takes note; readers need none."""
     queries: dict[int, Query]
     """Every query that was neither answered nor rejected, by id."""
 
@@ -75,13 +87,13 @@ class Cluster:
         self.changes = self.open_workers = 0
         """Number of workers that have come or gone, until a change of which facts about all of them hold, and
         number of those that take new work (`recount`)."""
-        self.estimates = Estimates(estimate_rank)
+        self.estimates, self.assigned, self.owners = Estimates(estimate_rank), {}, {}
         self.device_kinds = DeviceKinds(self.worker_bits.served, self.estimates)
         self.requests: dict[int, Request] = {}
         """Every request that was neither answered nor rejected."""
         self.running: dict[int, list[Request]] = {}
         """The requests of each outstanding INFER, by action."""
-        self.queries, self.graph_shares, self.queued = {}, {}, 0
+        self.queries, self.graph_shares, self.regrouped, self.queued = {}, {}, {}, 0
         """The number of requests in any queue."""
         self.arrival, self.ended = Change(), Change()
         """The changes by the last arrival and result, used again: new ones would cost 2 % of a request."""

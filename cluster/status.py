@@ -119,6 +119,11 @@ def impossible(cluster: Cluster, model: Model) -> tuple[Reason, str]:
             f"model {model.name!r} needs {model.pages_on(largest)} pages and the largest worker has "
             f"{largest.pages.size}",
         )
+    if model.assignment is None and len(cluster.owners) == len(cluster.workers):
+        owners = ", ".join(sorted({*cluster.owners.values()})[:8])
+        return Reason.NO_WORKER, f"every worker is another model's own: {owners}"
+    if model.assignment is not None and model.name not in cluster.owners.values():
+        return Reason.NO_WORKER, f"no worker is free to be {model.name!r}'s own"
     failed = [p for p in model.placements.values() if p.failed]
     if failed and is_hopeless(cluster, model):
         first = min(failed, key=lambda placement: placement.worker.number)

@@ -127,6 +127,7 @@ def _check_worker(cluster: Cluster, worker: Worker) -> None:
     prepared += sum(bool(m.prepared & worker.bit) and m.name not in worker.placements for m in models)
     assert worker.draining == cluster.is_drained(name), f"{name} is draining: {worker.draining}"
     assert worker.retiring == (name in cluster.retiring), f"{name} is to leave: {worker.retiring}"
+    assert worker.owner == cluster.owners.get(name, ""), f"{name} is said to be {worker.owner}'s own"
     assert worker.prepared == prepared, f"{name}: {prepared} are prepared, {worker.prepared} were counted"
     for placement in worker.placements.values():
         assert placement.infers == infers.get(placement.model.name, 0), f"{placement}: {infers}"
@@ -139,6 +140,7 @@ def _check_worker(cluster: Cluster, worker: Worker) -> None:
             assert slot is not None, f"{placement} has no LOAD"
             assert worker.load.get(slot.action.action_id) is slot, f"{placement} has no LOAD outstanding"
         usable = has_pages and not placement.leaving and not worker.draining
+        usable = usable and placement.model.may_run_on(worker)
         assert placement.usable == usable, f"{placement} is marked as usable: {placement.usable}"
         for each in (placement, *placement.buckets):
             registered = each.model.usable.get(name) is each
@@ -153,6 +155,7 @@ def _check_model(cluster: Cluster, model: Model) -> None:
     told = model.where
     true = told is None or told[0] != cluster.changes or told == where(cluster, model)
     assert true, f"the status says of {model.name}: {told}"
+    assert model.assignment is cluster.assigned.get(model.name), f"{model.name} has {model.assignment}"
     assert not model.pinned or model.name in cluster.pinned, f"{model.name} is kept, and nobody pinned it"
     for bucket in model.buckets.values():
         assert bucket.placements.keys() == model.placements.keys(), f"workers of {bucket.name}"

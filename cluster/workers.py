@@ -167,6 +167,7 @@ class Worker:
         "note",
         "number",
         "others",
+        "owner",
         "pages",
         "placements",
         "prepare_queue",
@@ -212,6 +213,8 @@ class Worker:
         """True if nothing more is to be sent to it: an operator wants that, or it is about to be stopped."""
         self.retiring = False
         """True if it is to leave, so that nothing is loaded there any more."""
+        self.owner = ""
+        """Name of the model that alone runs on it (`cluster.assigning`); empty: those that own no worker."""
         self.note: object = None
         """The policy's own."""
 

@@ -30,6 +30,7 @@ from mainspring.messages.events import OperatorAsked
 from mainspring.messages.graphs import GraphSpec, graph_fault
 from mainspring.messages.metrics import ClusterMetrics
 from mainspring.messages.operating import (
+    AssignModel,
     LoadOn,
     MoveWorker,
     Operate,
@@ -98,6 +99,8 @@ class Administration:
         }
         """Settings of the configuration, and of operators from before the controller's restart, that have not
         been made (again) yet."""
+        for name, own in scheduler.core.config.own_workers.items():
+            self._kept["assignment", name] = OperatorAsked(CONFIGURATION, AssignModel(name, *own))
         self._kept |= journal.asked
         self._status: ClusterStatus | None = None
         self._status_until_ns = 0

@@ -17,6 +17,7 @@ import msgspec
 from mainspring.messages.events import OperatorAsked
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.operating import (
+    AssignModel,
     ResumeWorker,
     SetDefaultSlo,
     SetGoodputWeight,
@@ -148,6 +149,7 @@ class Journal:
             case Removed(name=name):
                 self.models[name] = None
                 self.asked.pop(("model", name), None)
+                self.asked.pop(("assignment", name), None)
             case Moved(worker=worker, controller=controller):
                 self.places.pop(worker, None)
                 if controller:
@@ -162,6 +164,7 @@ class Journal:
                     return
                 self.asked.pop(about, None)
                 unset = command in [kind(about[1]) for kind in _UNSET]
+                unset = unset or (isinstance(command, AssignModel) and not command.workers)
                 if not unset and not isinstance(command, ResumeWorker | UnpinModel):
                     self.asked[about] = change
 

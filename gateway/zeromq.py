@@ -32,6 +32,7 @@ from mainspring.messages.clients import ClientRefused, ClientWelcome, ErrorReply
 from mainspring.messages.codec import FROM_CLIENT, BadMessage, encode
 from mainspring.messages.codes import Reason
 from mainspring.messages.delays import Ways
+from mainspring.messages.operating import AssignWorkers
 from mainspring.transport.bounds import Delivery
 from mainspring.transport.hub import Hub
 from mainspring.transport.tokens import EVERYTHING, NOTHING, Credential, Refusal, credential
@@ -221,6 +222,7 @@ class ZeroMqFrontEnd:
                 | clients.Scale()
                 | clients.BoundQueue()
                 | clients.WeighModel()
+                | AssignWorkers()
                 | clients.AddGraph()
                 | clients.RemoveGraph()
                 | clients.GetStatus()
@@ -270,7 +272,7 @@ class ZeroMqFrontEnd:
                 return check(shown, graph.name, now_ns, administers=True)
             case clients.RemoveGraph(name=name) | clients.ForgetContext(application=name):
                 return check(shown, name, now_ns, administers=True)
-            case clients.Scale():
+            case clients.Scale() | AssignWorkers():
                 return check(shown, EVERYTHING, now_ns, administers=True)
             case (
                 clients.ListModels() | clients.ListGraphs() | clients.ListApplications() | clients.GetStatus()

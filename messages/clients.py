@@ -13,6 +13,7 @@ from mainspring.messages.applications import ApplicationReport
 from mainspring.messages.codes import Reason
 from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.model import ModelSpec
+from mainspring.messages.operating import AssignWorkers
 from mainspring.messages.peers import TensorHeader
 from mainspring.messages.status import ClusterStatus
 
@@ -58,9 +59,8 @@ class Alive(msgspec.Struct, frozen=True, tag="alive"):
 
 class GoAway(msgspec.Struct, frozen=True, tag="go_away"):
     """The client is to send nothing more over this connection, and to make another one, which may lead to
-    another gateway: this one is about to stop, or the connection is as old as one may be.
-
-    What was sent is answered. Only to clients that know it (`ClientHello.goes`).
+    another gateway: this one is about to stop, or the connection is as old as one may be. What was sent is
+    answered. Only to clients that know it (`ClientHello.goes`).
     """
 
     grace_ns: int
@@ -70,8 +70,8 @@ class GoAway(msgspec.Struct, frozen=True, tag="go_away"):
 class OfferMemory(msgspec.Struct, frozen=True, tag="offer_memory"):
     """The client has memory of its own that its requests may lie in; its descriptor comes along.
 
-    At most once over a connection, and only where a descriptor can come along: over the framed connection by
-    name, never over ZeroMQ. The reply is `MemoryTaken`; requests may name places in it from then on.
+    At most once over a framed connection by name, never over ZeroMQ: a descriptor comes along.
+    The reply is `MemoryTaken`; requests may name places in it from then on.
     """
 
     size: int
@@ -471,6 +471,7 @@ FromClient = (
     | Scale
     | BoundQueue
     | WeighModel
+    | AssignWorkers
     | AddGraph
     | Observe
     | TopK

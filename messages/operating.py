@@ -89,6 +89,35 @@ class SetGoodputWeight(msgspec.Struct, frozen=True, tag="set_goodput_weight"):
     """Weight of an answer in time; None for what the configuration says."""
 
 
+class AssignModel(msgspec.Struct, frozen=True, tag="assign_model", omit_defaults=True):
+    """Give the model workers of its own: they run nothing else, and no other worker runs it.
+
+    It gets those that are there, and others as they come. The last command about a model counts.
+    """
+
+    model: str
+    workers: int
+    """Number of workers; 0: it has none of its own any more and runs wherever others do."""
+    max_batch: int = 0
+    """Most rows that run together; 0 for as many as its largest batch has."""
+    kind: str = ""
+    """Kind of their device; empty for any."""
+
+
+class AssignWorkers(msgspec.Struct, frozen=True, tag="assign_workers", omit_defaults=True):
+    """Give a model workers of its own from now on; `Done` says that it is decided, not that it is so.
+
+    A client's message. The fields are those of `AssignModel`.
+    """
+
+    key: int
+    name: str
+    """Name of the model, of one in versions that of a version."""
+    workers: int
+    max_batch: int = 0
+    kind: str = ""
+
+
 class SetGraph(msgspec.Struct, frozen=True, tag="set_graph"):
     """Serve a graph of models under its name."""
 
@@ -126,10 +155,15 @@ OperatorCommand = (
     | SetDefaultSlo
     | SetMaxQueue
     | SetGoodputWeight
+    | AssignModel
     | SetGraph
     | ScaleWorkers
     | MoveWorker
 )
+
+
+OfClients = ScaleWorkers | AssignModel | SetMaxQueue | SetGoodputWeight | SetGraph
+"""Commands that clients may give, over their gateways."""
 
 
 class Operate(msgspec.Struct, frozen=True, tag="operate"):
@@ -171,6 +205,8 @@ def subject(command: OperatorCommand) -> tuple[str, str] | None:
             return "queue", name
         case SetGoodputWeight(model=name):
             return "goodput weight", name
+        case AssignModel(model=name):
+            return "assignment", name
         case SetGraph(name=name):
             return "graph", name
         case ScaleWorkers(kind=kind):
@@ -208,6 +244,12 @@ def described(command: OperatorCommand) -> str:
             return f"weigh answers of {model} as the configuration does"
         case SetGoodputWeight(model=model, weight=weight):
             return f"have an answer of {model} count as {weight:g}"
+        case AssignModel(model=model, workers=0):
+            return f"run {model} wherever others run"
+        case AssignModel(model=model, workers=workers, max_batch=most, kind=kind):
+            of_kind = f" of kind {kind}" if kind else ""
+            batch = f", in batches of at most {most}" if most else ""
+            return f"give {model} {workers:,} worker{'' if workers == 1 else 's'}{of_kind} of its own{batch}"
         case SetGraph(name=name, graph=None):
             return f"remove the graph {name}"
         case SetGraph(name=name, graph=graph):

@@ -17,7 +17,7 @@ from mainspring.messages.events import Resident
 from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.metrics import ClusterMetrics, DeviceHealth
 from mainspring.messages.model import Artifact, ModelSpec
-from mainspring.messages.operating import MoveWorker, ScaleWorkers, SetGoodputWeight, SetGraph, SetMaxQueue
+from mainspring.messages.operating import MoveWorker, OfClients
 from mainspring.messages.queries import Chosen, Piece, QueryStep, StepsKnown
 from mainspring.messages.scaling import Notice, Provide, ProviderHello, Running
 from mainspring.messages.served import Awaited, ServedModel, Told
@@ -215,8 +215,9 @@ class AdminRequest(msgspec.Struct, frozen=True, tag="admin_request"):
     """Have every gateway take requests for this name to these models from now on."""
     load: str | None = None
     """Load this model once a LOAD executor is idle: the model repository is about to serve it."""
-    operate: ScaleWorkers | SetMaxQueue | SetGoodputWeight | SetGraph | None = None
-    """Have this many workers of a kind, or bound a model's queue, or weigh its answers, or serve a graph."""
+    operate: OfClients | None = None
+    """Have this many workers of a kind, or of a model's own, or bound a model's queue, or weigh its answers,
+    or serve a graph."""
     drain: bool = False
     """True if ``remove`` waits until no gateway has a request for the model in flight, instead of taking
     effect at once."""

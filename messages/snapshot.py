@@ -252,6 +252,8 @@ class OperatorState(msgspec.Struct, frozen=True, tag="operator_state"):
     """The last about each subject, the newest last, each with its instant."""
     shares: dict[str, dict[str, float]] = {}
     """The share of rows of each step, by graph and step, as gateways have learnt it."""
+    owners: dict[str, str] = {}
+    """The model that alone runs on a worker, by worker."""
 
 
 class ModelState(msgspec.Struct, frozen=True, tag="model_state", omit_defaults=True):

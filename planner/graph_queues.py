@@ -158,10 +158,13 @@ def _asked_for(spec: SimulationSpec, known: Sequence[ModelSpec], queries: Querie
     """Return the graph that all queries are for; raise `PlanError` if it can't be planned."""
     names = [known[place].name for place in np.unique(queries.models).tolist()]
     graphs = {graph.name: graph for graph in spec.graphs}
+    if not graphs and len(names) == 1:
+        # A model that is no part of a graph is one of a single step.
+        return GraphGroup(name=names[0], steps=(GraphStep(model=names[0]),))
     if len(names) > 1 or names[0] not in graphs:
         raise PlanError(
             f"a plan is for one graph, and the workloads ask for {', '.join(names)}: give them models = "
-            + " or ".join(repr(name) for name in graphs)
+            + (" or ".join(repr(name) for name in graphs) or "one of these")
         )
     graph, families = graphs[names[0]], {family.name for family in spec.families}
     if graph.least or graph.apart or any(step.members or step.model in families for step in graph.steps):

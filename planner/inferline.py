@@ -29,8 +29,8 @@ MOST_DEVICES = 4_096
 """Most replicas of a step."""
 MOST_STEPS_EXACT = 3
 LARGEST_BATCH = 64
-LOAD_STEPS = 7
-"""Halvings of the range of loads."""
+LOAD_STEPS = 10
+"""Halvings of the range of loads, to a thousandth of the sample's rate."""
 MOST_TRIED = 2_000
 """Configurations that the search ``exact`` plays at most, unless it is told."""
 
@@ -71,6 +71,10 @@ class GraphPlan(msgspec.Struct, frozen=True, kw_only=True):
     proven: bool = False
     """True if nothing cheaper in these batches keeps the promise, as far as each step alone tells."""
     evaluations: int = 0
+    sample: Sample | None = None
+    """Its tuner's, with the sample's envelope."""
+    models: tuple[str, ...] = ()
+    """Model of each step."""
 
     @property
     def feasible(self) -> bool:
@@ -296,6 +300,8 @@ def plan_graph(
         greedy_price=greedy_price,
         proven=proven,
         evaluations=estimator.evaluations,
+        sample=sample_of(problem, found),
+        models=tuple(step.model for step in problem.steps),
     )
 
 

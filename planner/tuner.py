@@ -1,8 +1,9 @@
 """The tuner: replicas of each step as the traffic changes (InferLine, SoCC '20, section 5). Pure.
 
 An envelope is the most queries in any window of a length, for lengths that double from the service time to a
-minute. If it exceeds the sample's anywhere, steps get the replicas for the highest such rate; some time after
-the last change, they keep those for the busiest five seconds of the last thirty.
+minute. If it exceeds the sample's anywhere, steps get more replicas by the highest such rate (the paper), or
+by the greatest ratio to the sample's; some time after the last change, they keep those for the busiest five
+seconds of the last thirty.
 """
 
 from __future__ import annotations
@@ -69,16 +70,28 @@ class Sample(msgspec.Struct, frozen=True):
 class Tuner:
     """Decides how many replicas each step is to have."""
 
-    def __init__(self, sample: Sample, now_ns: int) -> None:
+    def __init__(self, sample: Sample, now_ns: int, *, relative: bool = True) -> None:
+        """``relative``: a window that holds more than the sample's adds as much in proportion, since the plan
+        has the sample's bursts in it already; without, as the paper, what its rate alone would take."""
         self.replicas = tuple(step.replicas for step in sample.steps)
         """Replicas that each step is to have."""
         self._sample = sample
+        self._relative = relative
         self._begun_ns = now_ns
         self._changed_ns = now_ns
         self._arrivals: list[int] = []
         """Instants of the last minute before a decision, and of what came since."""
         self._new = 0
         """Place of the first of them that no decision has seen."""
+
+    def interrupted(self, now_ns: int) -> None:
+        """Forget the queries: some were not heard, so that what is known of them would be too few."""
+        self._arrivals, self._new = [], 0
+        self._begun_ns = self._changed_ns = now_ns
+
+    def have(self, replicas: tuple[int, ...]) -> None:
+        """Take the steps to have these replicas, where they can't have as many as was decided."""
+        self.replicas = replicas
 
     def arrived(self, now_ns: int) -> None:
         """Note a query; instants ascend."""
@@ -105,8 +118,9 @@ class Tuner:
         """Return the highest rate since the last decision that exceeds the sample's; None if none does."""
         sample = self._sample
         counts = envelope(arrivals_ns, sample.windows, self._new)
+        planned = sample.counts[-1] / sample.windows[-1] * SECOND_NS
         rates = [
-            count / window * SECOND_NS
+            count / usual * planned if self._relative and usual else count / window * SECOND_NS
             for window, count, usual in zip(sample.windows, counts, sample.counts, strict=True)
             if count > usual
         ]

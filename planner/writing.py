@@ -32,6 +32,29 @@ def planned(table: Table, kinds: Sequence[str], pool: Pool) -> Table:
     return found
 
 
+def planned_steps(table: Table, kinds: Sequence[str], stations: Sequence[tuple[str, int, int, int]]) -> Table:
+    """Return a spec's table with a group of devices for each model of a graph's steps, its own.
+
+    ``stations`` are (model, place of its kind, largest batch, replicas) of the steps. Steps of one model
+    share its devices, in batches as large as the largest of theirs; raises ValueError if these are of two
+    kinds.
+    """
+    found = copy.deepcopy(table)
+    groups = {group["kind"]: group for group in found["devices"]}
+    made: dict[str, dict[str, Any]] = {}
+    for model, kind, batch, replicas in stations:
+        mine = made.setdefault(
+            model, {**groups[kinds[kind]], "count": 0, "serves": model, "max_batch": batch}
+        )
+        if mine["kind"] != kinds[kind]:
+            raise ValueError(f"steps of {model} are planned on {mine['kind']} and {kinds[kind]}")
+        mine["count"] += replicas
+        mine["max_batch"] = max(mine["max_batch"], batch)
+    found["devices"] = list(made.values())
+    move_paths(found, Path.cwd())
+    return found
+
+
 def toml(table: Mapping[str, Any]) -> str:
     """Return a table as TOML: numbers and texts first, then tables, then lists of tables."""
     plain = [f"{_key(name)} = {_value(value)}" for name, value in table.items() if not _is_part(value)]

@@ -101,6 +101,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     goodput_weights: dict[str, float] = {}
     """Weight of an answer of single models, in answers of others, by what clients call them; better said as
     ``goodput_weight`` in a table ``[models.NAME]`` of its own. The policy ``mainspring`` goes by it."""
+    own_workers: dict[str, tuple[int, int, str]] = {}
+    """Number of workers of single models' own, their largest batch (0: any) and their kind (empty: any), by
+    model; better said as ``workers`` in a table ``[models.NAME]`` of its own."""
     max_attempts: int = 5
     """Number of actions that may fail on a request before it is given up. Actions that could not begin in
     time do not count: a deadline bounds them, and a request without one waits for as long as it takes."""

@@ -43,7 +43,7 @@ from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.dispatch import Dispatcher
 from mainspring.scheduler.draining import Draining
-from mainspring.scheduler.load_queue import DrainReplicas, MissedModels, OpenReplicas, Pins
+from mainspring.scheduler.load_queue import DrainReplicas, MissedModels, OpenReplicas, OwnWorkers, Pins
 from mainspring.scheduler.membership import Membership
 from mainspring.scheduler.opening.scheduling import Openings
 from mainspring.scheduler.operating import Operating
@@ -119,8 +119,9 @@ class Scheduler:
             self._overload,
         )
         parts = state, self._policy, self._residency, self._backlog, self._lifecycle, self._pins
-        draining = Draining(
-            *(state, self._policy, self._backlog, self._lifecycle, self._pins, self._preparing)
+        self._own = OwnWorkers(state)
+        self._draining = draining = Draining(
+            *(state, self._policy, self._backlog, self._lifecycle, self._pins, self._preparing, self._own)
         )
         self._drain_replicas = DrainReplicas(state)
         self._membership = Membership(*parts, self._preparing)
@@ -183,6 +184,8 @@ class Scheduler:
         Where that would take long it does a part of it, and `next_wakeup_ns` is ``now_ns`` or earlier.
         """
         state, alarms = self._state, self._state.alarms
+        if self.cluster.regrouped:
+            self._regrouped(now_ns)
         on_alarm = 0
         while on_alarm < ALARMS_PER_CALL and (alarm := alarms.take(now_ns)) is not None:
             self._ring(now_ns, alarm[0], alarm[1])
@@ -288,6 +291,12 @@ class Scheduler:
                     unanswered = self._dispatcher.unanswered(now_ns, worker)
                     self._membership.drop(now_ns, worker.name, owed, unanswered)
 
+    def _regrouped(self, now_ns: int) -> None:
+        """Take note of the workers that have another owner than before."""
+        changed, self.cluster.regrouped = self.cluster.regrouped, {}
+        workers = [each for name, each in changed.items() if self.cluster.workers.get(name) is each]
+        self._draining.regrouped(now_ns, workers)
+
     def _fill_execs(self, now_ns: int) -> None:
         """Give the EXEC executors work that may need some, and those that wide models wake, one by one."""
         state = self._state
@@ -306,6 +315,8 @@ class Scheduler:
         loaded = 0
         while self._pins and (plan := self._pins.next_load(now_ns)) is not None:
             self._residency.load(now_ns, plan)
+        while self._own and (plan := self._own.next_load(now_ns)) is not None:
+            self._residency.load(now_ns, plan)
         while (plan := self._policy.next_load(now_ns)) is not None:
             self._residency.load(now_ns, plan)
             loaded += 1
@@ -318,7 +329,7 @@ class Scheduler:
             self._residency.load(now_ns, plan)
         while self._missed and (plan := self._missed.next_load(now_ns)) is not None:
             self._residency.load(now_ns, plan)
-        waits = self._missed or self._pins or self._open_replicas or self._drain_replicas
+        waits = self._missed or self._pins or self._own or self._open_replicas or self._drain_replicas
         if waits and now_ns >= self._retry_ns:
             self._retry_ns = now_ns + MISSED_RETRY_NS
             self._state.alarms.set(self._retry_ns, _RETRY)

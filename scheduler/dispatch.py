@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from typing import Final
 
 from mainspring.cluster.models import Model
@@ -95,6 +95,9 @@ class Dispatcher:
     def _together(self, batch: Batch) -> Batch:
         """Return the batch of those of a batch's requests that may share an execution."""
         if len(batch.requests) > 1:
+            most = batch.placement.model.most_rows
+            if most:
+                batch = of_rows(batch, most)
             if batch.placement.of is not None and not batch.placement.model.spec.pad:
                 batch = of_one_shape(batch)
             if self._state.has_suspects:
@@ -354,6 +357,13 @@ def isolated(batch: Batch) -> Batch:
     first = batch.requests[0]
     requests = [first] if first.suspect else [*takewhile(lambda each: not each.suspect, batch.requests)]
     return _only(batch, requests)
+
+
+def of_rows(batch: Batch, most: int) -> Batch:
+    """Return the first of a batch's requests that have at most so many rows, and its first in any case."""
+    ends = accumulate([request.rows for request in batch.requests])
+    count = max(1, sum([end <= most for end in ends]))
+    return batch if count == len(batch.requests) else _only(batch, batch.requests[:count])
 
 
 def of_one_shape(batch: Batch) -> Batch:

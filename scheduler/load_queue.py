@@ -159,6 +159,40 @@ class Pins(ModelQueue):
         return plan_on_freest(self._state.cluster, model, self._state.load_room)
 
 
+class OwnWorkers(ModelQueue):
+    """Loads models on all workers of their own (`cluster.assigning`)."""
+
+    def enforce(self) -> None:
+        """Have each of them loaded where it is not: owners have changed."""
+        for name in dict.fromkeys(self._state.cluster.owners.values()):
+            self.add(self._state.cluster.models[name])
+
+    def next_load(self, now_ns: int) -> LoadPlan | None:
+        """Return how to load a model on a worker of its own, over the least recently used."""
+        plan = self.first_plan(now_ns)
+        if plan is not None:
+            plan.reason = LoadReason.OPERATOR
+            self.add(plan.placement.model)
+        return plan
+
+    def _needs(self, model: Model) -> bool:
+        workers = self._state.cluster.workers.values()
+        return any(self._lacks(model, worker) for worker in workers)
+
+    def _lacks(self, model: Model, worker: Worker) -> bool:
+        """Return whether a model is to be loaded on a worker, once that can be."""
+        stays = worker.open and not worker.retiring and not is_barred(model, worker)
+        return worker.owner == model.name and stays and worker.name not in model.usable
+
+    def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:  # noqa: ARG002 - on any of its own with room
+        for worker in able(model, self._state.with_room()):
+            if worker.name not in model.usable:
+                plan = plan_load(at(self._state.cluster, model, worker))
+                if plan is not None:
+                    return plan
+        return None
+
+
 class MissedModels(ModelQueue):
     """Models that requests asked for in vain, or operators for at a moment when LOAD is idle.
 

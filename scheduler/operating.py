@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mainspring.cluster.capacity import unpinnable, unscalable
+from mainspring.cluster.capacity import unassignable, unknown_kind, unpinnable, unscalable
 from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement, State
 from mainspring.cluster.residency import at, hosts
@@ -16,6 +16,7 @@ from mainspring.cluster.state import Change
 from mainspring.messages.actions import LoadReason
 from mainspring.messages.events import OperatorAsked
 from mainspring.messages.operating import (
+    AssignModel,
     DrainWorker,
     LoadOn,
     MoveWorker,
@@ -73,6 +74,12 @@ class Operating:
                 return None if name in self._state.cluster.pinned else f"{name!r} is not pinned"
             case ScaleWorkers():
                 return unscalable(self._state.cluster, command)
+            case AssignModel(model=name):
+                known = name in self._state.cluster.models or not command.workers
+                fault = unassignable(self._state.cluster, command) or unknown_kind(
+                    self._state.cluster, command.kind
+                )
+                return fault if known else self._no_model(name)
             case MoveWorker(worker=name):
                 return self._no_worker(name) or self._immovable(name)
         model = self._state.cluster.models.get(command.model)

@@ -121,17 +121,19 @@ class Scaling:
 
     def _first_to_go(self, names: list[str]) -> list[str]:
         """Return workers in the order in which they should leave: those that are not there, those that
-        operators drained, those that hold least which no other worker does, the newest."""
+        operators drained, those that are no model's own, those that hold least which no other worker does,
+        the newest."""
         workers = self._state.cluster.workers
-        keys: list[tuple[int, int, int, int, str]] = []
+        keys: list[tuple[int, int, int, int, int, str]] = []
         for index, name in enumerate(names):
             worker = workers.get(name)
             if worker is None:
-                keys.append((0, 0, 0, -index, name))
+                keys.append((0, 0, 0, 0, -index, name))
             else:
                 alone = sum([each.model.pages for each in self._drain_replicas.alone_on(worker)])
-                keys.append((1, 0 if worker.draining else 1, alone, -worker.number, name))
-        return [key[4] for key in sorted(keys)]
+                busy = 0 if worker.draining else 1
+                keys.append((1, busy, worker.owner != "", alone, -worker.number, name))
+        return [key[5] for key in sorted(keys)]
 
     def _new_name(self, kind: Kind, run: list[str]) -> str:
         cluster, number = self._state.cluster, 0

@@ -13,6 +13,7 @@ import msgspec
 from mainspring.compiler.artifact.profiles import grouped, read_profile_table
 from mainspring.compiler.artifact.store import Store
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, Symbol, TensorSpec, bucket_name
+from mainspring.messages.operating import AssignModel
 from mainspring.messages.targets import each_build, kind_of, kinds_build, merged
 from mainspring.simulator.device import Held, Preloaded
 from mainspring.simulator.estimate import check_models, check_size
@@ -30,6 +31,8 @@ class Cluster(msgspec.Struct, frozen=True):
     preloaded: dict[str, Preloaded]
     later_ns: dict[str, int] = {}
     """Instant at which each model comes that is not there from the start, by name."""
+    assigned: tuple[AssignModel, ...] = ()
+    """Workers of models' own."""
 
     @property
     def first(self) -> list[ModelSpec]:
@@ -65,7 +68,49 @@ def build_cluster(spec: SimulationSpec) -> Cluster:
         rates = expected_rates(spec, models)
         first.sort(key=lambda model: -rates[model.name])
         how = "fill"
-    return Cluster(models, workers, preload(first, workers, how), later_ns)
+    own = assigned(spec.devices)
+    held = preload(first, workers, how)
+    if own:
+        _own_alone(held, [group.serves for group in devices], {each.model for each in own})
+    _check_serves(own, models)
+    return Cluster(models, workers, held, later_ns, own)
+
+
+def assigned(groups: Iterable[DeviceGroup]) -> tuple[AssignModel, ...]:
+    """Return the wishes of groups of devices; raise `SpecError` if a model is to have several kinds."""
+    found: dict[str, AssignModel] = {}
+    for group in groups:
+        if not group.serves:
+            if group.max_batch:
+                raise SpecError("max_batch is of the model that devices are for: name it with serves")
+            continue
+        before = found.get(group.serves, AssignModel(group.serves, 0, 0, group.kind))
+        if before.kind != group.kind:
+            raise SpecError(
+                f"{group.serves} is served by two kinds, {before.kind} and {group.kind}: take one"
+            )
+        batch = max(before.max_batch, group.max_batch)
+        found[group.serves] = AssignModel(group.serves, before.workers + group.count, batch, group.kind)
+    return tuple(each for each in found.values() if each.workers)
+
+
+def _own_alone(held: dict[str, Preloaded], serves: Sequence[str], own: set[str]) -> None:
+    """Have workers hold nothing that may not run there."""
+    for mine, each in zip(serves, held.values(), strict=True):
+        each.resident = [m for m in each.resident if m.name == mine or (not mine and m.name not in own)]
+
+
+def _check_serves(own: Iterable[AssignModel], models: Iterable[ModelSpec]) -> None:
+    """Raise `SpecError` for wishes that can't be."""
+    known = {model.name: model for model in models}
+    for each in own:
+        if each.model not in known:
+            raise SpecError(f"devices serve {each.model!r}, and there is no such model: {', '.join(known)}")
+        if each.max_batch > known[each.model].max_rows:
+            most = known[each.model].max_rows
+            raise SpecError(
+                f"max_batch = {each.max_batch}: the largest batch of {each.model} has {most} rows"
+            )
 
 
 def _check_names(spec: SimulationSpec, names: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from mainspring.messages.actions import Command
-from mainspring.messages.events import Event, ModelAdded
+from mainspring.messages.events import Event, ModelAdded, OperatorAsked
 from mainspring.simulator.bound.possible import deadlines, is_wanted, possible
 from mainspring.simulator.cluster import Cluster, build_cluster
 from mainspring.simulator.controller import Record
@@ -119,6 +119,8 @@ def simulate(
 def _set_up(simulation: Simulation, cluster: Cluster, analyser: Analyser | None) -> None:
     if analyser is not None:
         analyser.share(simulation.scheduler.cluster)
+    for wish in cluster.assigned:
+        simulation.feed(0, OperatorAsked("the spec", wish))
     for model in cluster.models:
         if model.name in cluster.later_ns:
             simulation.feed(cluster.later_ns[model.name], ModelAdded(model))

@@ -55,6 +55,10 @@ class DeviceGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Table of profiles of this kind of device, for models of the same names; None for the models' own."""
     targets: tuple[str, ...] = ()
     """Targets of the artifacts that they run, the best first, such as ``tvm-sm_90``; empty: any."""
+    serves: str = ""
+    """Model that alone runs on them, and that runs on no others."""
+    max_batch: int = 0
+    """Most of its rows that run together, as any group says that it serves; 0: as its largest batch."""
     price: float = 0.0
     """Price of one device for an hour, in any currency; it and the next two are for plans alone."""
     least: int = 0
@@ -64,8 +68,8 @@ class DeviceGroup(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for what can't be."""
-        check_range("count", self.count, least=0)
-        check_range("price", self.price, least=0)
+        for name in ("count", "price", "max_batch"):
+            check_range(name, getattr(self, name), least=0)
         if self.most is not None:
             check_range("most", self.most, least=0)
         check_range("least", self.least, least=0, most=self.most)

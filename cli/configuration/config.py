@@ -44,8 +44,26 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_rows_per_request: int | None = None
     """Same as ``max_rows_per_request`` of the gateway, of this model or graph alone."""
 
+    workers: int | None = None
+    """Number of workers that it has of its own: they run nothing else, and no others run it."""
+    max_batch: int | None = None
+    """Most of its rows that run together, with ``workers``; as many as its largest batch by default."""
+    device_kind: str | None = None
+    """Kind of those workers' devices; any by default."""
+
+    @property
+    def own_workers(self) -> tuple[int, int, str] | None:
+        """Return workers, largest batch and kind; None if it has no workers of its own."""
+        return None if self.workers is None else (self.workers, self.max_batch or 0, self.device_kind or "")
+
     def __post_init__(self) -> None:
         """Check the values."""
+        if self.workers is None and (self.max_batch is not None or self.device_kind is not None):
+            raise ValueError("max_batch and device_kind are of workers of its own: say how many with workers")
+        if self.workers is not None and self.workers < 1:
+            raise ValueError(f"workers is {self.workers}; it must be at least 1")
+        if self.max_batch is not None and self.max_batch < 1:
+            raise ValueError(f"max_batch is {self.max_batch}; it must be at least 1")
         if self.max_queue_size is not None and self.max_queue_size < 1:
             raise ValueError(f"max_queue_size is {self.max_queue_size}; it must be at least 1")
         if self.max_rows_per_request is not None and self.max_rows_per_request < 1:
@@ -299,6 +317,7 @@ def _spread(models: Mapping[str, ModelConfig], tables: dict[str, Any]) -> None:
     for key, process, kept in (
         ("max_queue_size", "scheduler", "max_queue_sizes"),
         ("goodput_weight", "scheduler", "goodput_weights"),
+        ("own_workers", "scheduler", "own_workers"),
         ("max_rows_per_request", "gateway", "model_max_rows"),
     ):
         said = {name: getattr(each, key) for name, each in models.items() if getattr(each, key) is not None}

@@ -70,18 +70,33 @@ def read_devices(found: object, source: str, folder: Path) -> list[dict[str, Any
 
 
 def of_plan(path: Path) -> tuple[list[dict[str, Any]], str | None]:
-    """Return the groups of a plan, or of any spec of a simulation, and the table of profiles that its models
-    come from if it is one alone; raise `ConfigError` for a file that is none, or whose counts are open."""
+    """Return the groups of a plan, or of any spec of a simulation, one for each kind, and the table of
+    profiles that its models come from if it is one alone; raise `ConfigError` for a file that is none, or
+    whose counts are open."""
     from mainspring.simulator.spec_file import parse_spec, read_table
 
     table = read_table(path)
     spec = parse_spec(table, str(path))
-    groups = [
-        {name: value for name, value in each.items() if name in DeviceConfig.__struct_fields__}
-        for each in table.get(NAME, [])
-    ]
+    groups: dict[str, dict[str, Any]] = {}
+    for each in table.get(NAME, []):
+        found = {name: value for name, value in each.items() if name in DeviceConfig.__struct_fields__}
+        before = groups.setdefault(found.get("kind", ""), {**found, "count": 0})
+        before["count"] += found.get("count", 1)
     tables = {each.profiles for each in spec.models}
-    return groups, tables.pop() if len(tables) == 1 else None
+    return list(groups.values()), tables.pop() if len(tables) == 1 else None
+
+
+def own_workers(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the settings, as in ``[models.NAME]``, of models that have devices of a plan for their own."""
+    from mainspring.simulator.cluster import assigned
+    from mainspring.simulator.spec_file import parse_spec, read_table
+
+    found = {}
+    for each in assigned(parse_spec(read_table(path), str(path)).devices):
+        found[each.model] = {"workers": each.workers, "device_kind": each.kind}
+        if each.max_batch:
+            found[each.model]["max_batch"] = each.max_batch
+    return found
 
 
 def preferring(scheduler: SchedulerConfig, groups: Sequence[DeviceConfig]) -> SchedulerConfig:

@@ -15,7 +15,7 @@ import msgspec
 
 from mainspring.cli.configuration.config import Config, Tables, merged, read_config, read_tables
 from mainspring.cli.configuration.fitting import with_limits
-from mainspring.cli.configuration.groups import of_plan
+from mainspring.cli.configuration.groups import of_plan, own_workers
 from mainspring.cli.doctor.machine import with_gpus
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.gateways import also_serves
@@ -216,7 +216,8 @@ def with_plan(tables: Tables, flags: Tables, devices: Path) -> dict[str, dict[st
     named = {**tables.get("cluster", {}), **flags.get("cluster", {})}
     if profiles is not None and not named.keys() & {"store", "profiles"}:
         found["profiles"] = profiles
-    return merged({"cluster": found}, flags)
+    own = own_workers(devices)
+    return merged({"cluster": found, **({"models": own} if own else {})}, flags)
 
 
 def _defaults(*, any_port: bool) -> dict[str, dict[str, Any]]:

@@ -203,6 +203,27 @@ def set_(
                 )
 
 
+@app.command("assign")
+def assign(
+    name: Annotated[str, typer.Argument(help="Model that is served.")],
+    workers: Annotated[
+        int, typer.Argument(min=0, help="Workers that run it alone; 0: it runs wherever others do again.")
+    ],
+    kind: Annotated[str, typer.Option(help="Kind of their device; any by default.")] = "",
+    max_batch: Annotated[
+        int, typer.Option(min=0, help="Most of its rows that run together; 0: as many as its largest batch.")
+    ] = 0,
+    address: GatewayAddress = DEFAULT_GATEWAY,
+    token: Token = None,
+) -> None:
+    """Give a model workers of its own: those that are there, and more as they come."""
+    from mainspring.client.client import Client
+
+    with Client(address, token=token) as client:
+        client.assign_model(name, workers, max_batch, kind)
+    print(f"{workers:,} of {name}'s own" if workers else f"{name} runs wherever others do")
+
+
 @app.command("index")
 def index(
     address: GatewayAddress = DEFAULT_GATEWAY,

@@ -33,8 +33,9 @@ Spec = Annotated[
 Search = Annotated[
     str | None,
     typer.Option(
-        help="How pools are chosen: exact, exhaustive, ribbon, informed; with graphs inferline or exact. By "
-        "default informed with --evaluate live, else exact; inferline with graphs."
+        help="How pools are chosen: exact, exhaustive, ribbon, informed; for the steps of a graph, or one "
+        "model, inferline; for graphs also exact. By default informed with --evaluate live, else exact; "
+        "inferline with graphs."
     ),
 ]
 Evaluate = Annotated[str, typer.Option(help="How a pool is evaluated: queues, simulate, live.")]
@@ -67,6 +68,9 @@ Start = Annotated[
     list[str] | None,
     typer.Option(metavar="COUNTS", help="A pool that the search begins with, such as 5,0,0; repeatable."),
 ]
+Shared = Annotated[
+    bool, typer.Option("--shared", help="The steps of a graph share the devices; found by simulations.")
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with a search that was interrupted.")]
 
 
@@ -86,6 +90,7 @@ def plan(
     start: Start = None,
     settings: Settings = None,
     resume: Resume = False,
+    shared: Shared = False,
     output: ReportFolder = Path("out/plan"),
     as_json: AsJson = False,
 ) -> None:
@@ -97,7 +102,7 @@ def plan(
     from mainspring.cli.pools import Cluster, Options, Planning
 
     wanted = search or "inferline", evaluations, confidence
-    if _plans_graphs(spec, settings or [], output, evaluate, wanted, as_json=as_json):
+    if _plans_graphs(spec, settings or [], output, evaluate, wanted, shared=shared, as_json=as_json):
         return
     live = evaluate == LIVE
     cluster = Cluster(address, token, _seconds(window)) if live else None
@@ -125,6 +130,7 @@ def _plans_graphs(
     evaluate: str,
     wanted: tuple[str, int | None, float],
     *,
+    shared: bool,
     as_json: bool,
 ) -> bool:
     """Plan devices for the steps of a spec's graph; return False if it has none.
@@ -137,12 +143,14 @@ def _plans_graphs(
 
     table = read_table(path, settings)
     spec = parse_spec(table, path.name, planned=True)
-    if not spec.graphs:
+    if not spec.graphs and wanted[0] != "inferline":
+        if shared:
+            raise typer.BadParameter("it is for the steps of a graph", param_hint="--shared")
         return False
     if evaluate != "queues":
         raise typer.BadParameter("graphs are planned by queues", param_hint="--evaluate")
     with claimed(output, "another plan", OUTPUT_REMEDY):
-        if not plan_graphs(table, spec, output, *wanted, as_json=as_json):
+        if not plan_graphs(table, spec, output, *wanted, shared=shared, as_json=as_json):
             raise typer.Exit(1)
     return True
 

@@ -26,7 +26,14 @@ from mainspring.messages.clients import (
 )
 from mainspring.messages.codes import Reason
 from mainspring.messages.metrics import ClusterMetrics
-from mainspring.messages.operating import ScaleWorkers, SetGoodputWeight, SetGraph, SetMaxQueue
+from mainspring.messages.operating import (
+    AssignModel,
+    AssignWorkers,
+    ScaleWorkers,
+    SetGoodputWeight,
+    SetGraph,
+    SetMaxQueue,
+)
 from mainspring.messages.peers import AdminReply, AdminRequest
 from mainspring.messages.sharding import ShardMap
 from mainspring.messages.status import ClusterStatus
@@ -46,7 +53,16 @@ class MetricsReply(msgspec.Struct, frozen=True):
 
 
 AdminCommand = (
-    AddModel | RemoveModel | Scale | BoundQueue | WeighModel | AddGraph | RemoveGraph | GetStatus | GetMetrics
+    AddModel
+    | RemoveModel
+    | Scale
+    | BoundQueue
+    | WeighModel
+    | AssignWorkers
+    | AddGraph
+    | RemoveGraph
+    | GetStatus
+    | GetMetrics
 )
 Reply = Done | StatusReply | MetricsReply | ErrorReply
 
@@ -104,6 +120,8 @@ class AdminTable:
                 return AdminRequest(token, operate=SetMaxQueue(name, size))
             case WeighModel(name=name, weight=weight):
                 return AdminRequest(token, operate=SetGoodputWeight(name, weight))
+            case AssignWorkers(name=name, workers=workers, max_batch=most, kind=kind):
+                return AdminRequest(token, operate=AssignModel(name, workers, most, kind))
             case AddGraph(graph=graph):
                 return AdminRequest(token, operate=SetGraph(graph.name, graph))
             case RemoveGraph(name=name):

@@ -51,6 +51,7 @@ def disturb(simulation: Simulation, seed: int) -> None:
             operating.UnpinModel(model),
             operating.LoadOn(model, worker),
             operating.UnloadFrom(model, worker),
+            operating.AssignModel(f"m{rng.randrange(8)}", rng.randrange(3), rng.randrange(2)),
         )
         simulation.feed(at_ns, OperatorAsked("an operator", rng.choice(commands)))
         simulation.feed(at_ns + rng.randrange(SECOND), ModelRestored(worker, model))

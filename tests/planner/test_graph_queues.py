@@ -20,6 +20,7 @@ from mainspring.planner.graph_queues import (
     read_graph_problem,
 )
 from mainspring.planner.problem import DeviceKind, PlanError, Queries
+from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.graph_groups import FamilyGroup, GraphGroup, GraphStep
 from mainspring.simulator.objective import Objective
 from mainspring.simulator.run import simulate
@@ -259,3 +260,22 @@ def test_a_kind_without_profile_is_named(tmp_path: Any) -> None:
     kinds = (*pipeline().devices, DeviceGroup(kind="tpu", price=1, profiles=str(tmp_path / "tpu.csv")))
     with pytest.raises(SpecError, match=r"tpu.csv has no row for read, as devices 'tpu' need"):
         read_graph_problem(pipeline(devices=kinds))
+
+
+@pytest.mark.parametrize("cv", [1, 2])
+def test_the_99th_percentile_of_several_steps_is_a_simulated_cluster_s_within_5_percent(cv: float) -> None:
+    workload = WorkloadSpec(models="plates", kind="gamma", cv=cv, rate=150, slo_ms=10_000)
+    spec = pipeline(workload=(workload,), duration_s=60)
+    stations = (Station(0, 4, 3), Station(0, 2, 1), Station(1, 1, 3))
+    estimate = GraphQueues(read_graph_problem(spec)).evaluate(stations)
+    steps = zip(("detect", "read", "word"), stations, strict=True)
+    own = tuple(
+        msgspec.structs.replace(
+            spec.devices[each.kind], count=each.replicas, serves=name, max_batch=each.batch
+        )
+        for name, each in steps
+    )
+    config = SchedulerConfig(policy="first-free")
+    run = simulate(msgspec.structs.replace(spec, devices=own, scheduler=config))
+    assert run.summary.p99_ms == pytest.approx(estimate.p99_ms, rel=0.05)
+    assert run.summary.p50_ms == pytest.approx(estimate.p50_ms, rel=0.05)

@@ -3,7 +3,8 @@
 "The first arrived query going to the first available instance following the heterogeneous type order." Each
 request runs by itself, in the smallest batch size that holds it, on the first idle device in the order of
 ``kinds``; if none is idle, on the one that is idle first. A device is given nothing in advance, nothing is
-refused, and what has become late is run all the same. Plans of pools assume it (`planner.queues`).
+refused, and what has become late is run all the same. Plans of pools assume it (`planner.queues`). What waits
+for a model with workers of its own runs together, up to the batch that its wish allows: plans of graphs do.
 
 Where it differs: models are loaded on demand (`arrival_order`), and a request waits for a device that holds
 its model.
@@ -55,8 +56,8 @@ class FirstFree(ArrivalOrder):
         return 1
 
     def batch_rows(self, placement: Placement, waiting: int) -> int:
-        """Return that requests run one by one."""
-        return 1
+        """Return that requests run one by one, unless the model was assigned workers for batches."""
+        return placement.model.most_rows or 1
 
     def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
         """Return the oldest request that the worker can run, if it is idle and none is preferred to it."""

@@ -1,0 +1,1 @@
+"""InferLine (SoCC '20): its pipelines, baselines and figures."""
