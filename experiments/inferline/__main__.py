@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ import typer
 from mainspring.experiments.inferline import plans, tuning
 from mainspring.telemetry.report import write_json
 
-Figure = Callable[[Path, int], list[dict[str, Any]]]
+Figure = Callable[[Path, int], Iterable[dict[str, Any]]]
 FIGURES: Mapping[str, Figure] = {
     "plans": plans.compared,
     "assumed": plans.assumed,
@@ -38,13 +38,14 @@ def main(
     for name in figures or FIGURES:
         if name not in FIGURES:
             raise typer.BadParameter(f"there is no figure {name}: choose {', '.join(FIGURES)}")
-        began = monotonic()
+        began, rows = monotonic(), []
+        typer.echo(f"\n{name}")
         with tempfile.TemporaryDirectory() as folder:
-            rows = FIGURES[name](Path(folder), seed)
+            for row in FIGURES[name](Path(folder), seed):
+                rows.append(row)
+                typer.echo("  " + "  ".join(f"{key} {_told(value)}" for key, value in row.items()))
         write_json(output / f"{name}.json", rows)
-        typer.echo(f"\n{name}, {monotonic() - began:.0f} s")
-        for row in rows:
-            typer.echo("  " + "  ".join(f"{key} {_told(value)}" for key, value in row.items()))
+        typer.echo(f"  {monotonic() - began:.0f} s")
 
 
 def _told(value: object) -> str:
