@@ -97,8 +97,8 @@ FILE_LINES = 500
 FUNCTION_LINES = 50
 
 HOUSE = {
-    "lines of the product": 146_900,
-    "files of the product": 738,
+    "lines of the product": 147_900,
+    "files of the product": 742,
     "lines of the lab": 29_300,
     "files on the way of a request over ZeroMQ": 78,
     "files on the way of a request over HTTP": 81,
