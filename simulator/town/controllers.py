@@ -58,7 +58,7 @@ class TownController:
         *,
         tells: bool = False,
     ) -> None:
-        """``beat_ms``: between two pings to each peer; ``tells``: keep what tells the story of what goes wrong."""
+        """``beat_ms``: between two pings to each peer; ``tells``: keep what tells of what goes wrong."""
         self.process = process
         address = f"tcp://{process.host}:{PORT}"
         self._config = ControllerConfig(address=address, heartbeat_interval_ms=beat_ms)

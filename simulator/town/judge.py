@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mainspring.messages.ids import epoch_of
 from mainspring.simulator.town.controllers import TownController
 from mainspring.simulator.town.device import outputs_of
 from mainspring.simulator.town.faults import MS
@@ -33,6 +34,8 @@ class Judge:
     def __init__(self, town: Town) -> None:
         self._town = town
         self._begun: list[Begun] = []
+        self._epochs: dict[str, int] = {}
+        """Highest epoch of the actions that each worker has begun."""
         self._models = {each.name: each for each in town.plan.models}
 
     # --- requests ---
@@ -99,6 +102,11 @@ class Judge:
             f"{begun.worker} begins action {action.action_id} at {begun.begin_ns}, outside of its window "
             f"{action.earliest_ns} to {action.latest_ns}"
         )
+        epoch, highest = epoch_of(action.action_id), self._epochs.get(begun.worker, 0)
+        assert epoch >= highest, (
+            f"{begun.worker} begins action {action.action_id} of epoch {epoch} behind one of epoch {highest}"
+        )
+        self._epochs[begun.worker] = epoch
         self._begun.append(begun)
 
     def look(self) -> None:

@@ -162,7 +162,11 @@ class Town:
 
     def _controller(self, process: Process) -> TownController:
         return TownController(
-            process, self.plan.models, SchedulerConfig(), self.plan.beat_ms, tells=self._tells
+            process,
+            self.plan.models,
+            SchedulerConfig(epoch=process.life),
+            self.plan.beat_ms,
+            tells=self._tells,
         )
 
     def _gateway(self, process: Process) -> TownGateway:

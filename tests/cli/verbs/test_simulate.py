@@ -262,6 +262,10 @@ def test_one_of_spec_log_and_scenario_is_needed(spec: Path) -> None:
         assert CliRunner().invoke(build_app(), ["simulate", *arguments]).exit_code == 2
 
 
+def test_a_town_is_played_by_its_seed() -> None:
+    assert "seed 3: nothing is wrong" in run("simulate", "--town", "3")
+
+
 def test_a_scenario_is_run_by_its_number() -> None:
     assert "each answered once" in run("simulate", "--scenario", "3", "--policy", "edf")
 
