@@ -82,6 +82,8 @@ class Process:
         self._plan(max(self.clock.true_ns(reads_ns), self.agenda.now_ns + SOON_NS))
 
     def _plan(self, at_ns: int) -> None:
+        if self.program is None:
+            return
         at_ns = max(at_ns, self.paused_until_ns)
         if self._due_ns < 0 or at_ns < self._due_ns:
             self._due_ns = at_ns

@@ -89,7 +89,7 @@ def plan_of(seed: int, workload: Workload, most_faults: int = 4) -> Plan:
         pages=tuple([draws.randint(4, 8) for _ in range(workers)]),
         clocks=clocks,
         # Of fewer pings more seeds can be played.
-        beat_ms=draws.choice((100.0, 250.0, 250.0, 250.0)),
+        beat_ms=draws.choice((100.0, 250.0, 400.0, 400.0)),
         delay_ns=draws.choice((20_000, 100_000, 500_000)),
         jitter_ns=draws.choice((0, 200_000, 5_000_000)),
         models=tuple(models),
