@@ -23,7 +23,7 @@ MINUTES ?= 10
 SEEDS ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock native wheel demo fuzz chaos-sim mutants garbage schemathesis openai lint types chart hosts ray docs suites wild triton-clients pipelines clean
+.PHONY: help setup lock native wheel demo fuzz chaos chaos-sim mutants garbage schemathesis openai lint types chart hosts ray docs suites wild triton-clients pipelines clean
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-patient test-lab
 .PHONY: bench bench-path bench-scale bench-secure bench-shards bench-controller bench-worker bench-gateway bench-copies bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-scaling bench-base bench-deadlines bench-lengths bench-embeddings bench-compile bench-stock bench-mixed first-request bench-triton bench-repository
@@ -132,6 +132,9 @@ schemathesis: $(STAMP) native ## Let schemathesis look for requests over HTTP th
 openai: $(STAMP) native ## Have OpenAI's own client ask a cluster for embeddings
 	@test -d out/openai || $(BIN)/pip install --quiet --disable-pip-version-check --target out/openai openai
 	OPENAI_PACKAGES=$(CURDIR)/out/openai $(BIN)/pytest tests/gateway/test_served_texts.py $(ARGS)
+
+chaos: $(STAMP) native ## Kill, stop, slow, cut off and fill up a running cluster for ten minutes, by a printed seed
+	$(BIN)/python -m mainspring.experiments.chaos $(ARGS)
 
 chaos-sim: $(STAMP) ## Play whole clusters with faults, SEEDS=10000 of them, and make small what fails
 	MAINSPRING_NATIVE=0 $(BIN)/python -m mainspring.simulator.town $(SEEDS) $(ARGS)

@@ -93,6 +93,7 @@ TIER_OF = {
     "experiments/test_graph_ablation": "unit",
     "experiments/gpu_check/test_bundle": "codegen",
     "experiments/gpu_check/test_rehearsal": "codegen",
+    "experiments/chaos/test_faults": "unit",
     "experiments/mixed": "unit",
     "experiments/mixed/test_run": "lab",
     "experiments/test_policies": "codegen",

@@ -259,8 +259,8 @@ def main(
         raise typer.Exit(1)
 
 
-TABLES = {
-    "cluster": {"gateways": 2, "controllers": 2, "workers": WORKERS, "copies": MODELS},
+TABLES: dict[str, dict[str, Any]] = {
+    "cluster": {"gateways": 2, "workers": WORKERS, "copies": MODELS},
     "worker": {"pages": 4 * MODELS, "spin_us": 0},
     "gateway": {"keyless_loopback": True},
 }

@@ -1,4 +1,4 @@
-"""The faults of a run, drawn by a seed. Pure."""
+"""The faults of a run, drawn by a seed."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ RECOVERED: Final = 0.98
 
 
 class Effect(NamedTuple):
-    """What callers noticed of a fault, until the next one."""
+    """Effect of a fault on callers, until the next one."""
 
     fault: Fault
     offered: int
