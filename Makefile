@@ -220,7 +220,8 @@ bench-simulator: $(STAMP) native ## Count the requests that the simulator plays 
 bench-scaling: $(STAMP) native ## Scale a cluster from 4 to 8, 2 and 4 devices under load: what is lost and late
 	$(BIN)/python -m mainspring.experiments.bench.scaling $(ARGS)
 
-bench-failover: $(STAMP) ## Kill one of two gateways every 30 s under load: what a client of both loses, or gets twice
+bench-failover: $(STAMP) native ## Kill, stop and hand over the leader of two controllers, kill one of two gateways: what it costs
+	$(BIN)/python -m mainspring.experiments.failover --check
 	$(BIN)/python -m mainspring.experiments.bench.gateways_killed $(ARGS)
 
 bench-cluster: $(STAMP) native ## Find the highest rate that 12 emulated devices serve on this machine

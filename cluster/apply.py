@@ -77,6 +77,7 @@ from mainspring.messages.events import (
     ModelRestored,
     OperatorAsked,
     QueryArrived,
+    Remembered,
     RequestArrived,
     RequestCancelled,
     Wakeup,
@@ -216,6 +217,8 @@ def _apply_event(cluster: Cluster, now_ns: int, event: Event) -> Change:
             provider_said(cluster, event)
         case ProviderLeft():
             provider_left(cluster, event)
+        case Remembered(estimates=estimates):
+            cluster.estimates.remember(estimates)
     return change
 
 

@@ -21,8 +21,8 @@ from mainspring.cluster.models import KnownKinds, Model
 from mainspring.cluster.rolling import RANK, Rolling
 from mainspring.cluster.seeds import infer_seeds, own_profile, profile_of
 from mainspring.cluster.served_models import ServedModels, Walk
+from mainspring.messages.estimates import InferEstimate, LoadEstimate, LoadRates
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.snapshot import InferEstimate, LoadEstimate, LoadRates
 from mainspring.messages.targets import each_build, kinds_build
 
 SETTLED_AT_ONCE: Final = 64
@@ -182,6 +182,19 @@ class Estimates:
             if time is None:
                 time = self._load[load_key] = LoadTime(0, self.rank)
             time.restore(state)
+
+    def remember(self, states: Iterable[LoadRates | InferEstimate | LoadEstimate]) -> None:
+        """Know what a former controller knew, of models that are held."""
+        for state in states:
+            match state:
+                case InferEstimate(executable=executable, batch_sizes=sizes):
+                    held = (executable, sizes) in self._infer_holders
+                case LoadEstimate(weights_bytes=size):
+                    held = size in self._load_holders
+                case LoadRates():
+                    held = not self._load_ns_per_byte and not self._openings
+            if held:
+                self.restore(state)
 
     def _prune(self) -> None:
         """Drop what no model holds."""

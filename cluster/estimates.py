@@ -23,7 +23,7 @@ from typing import Final
 
 from mainspring.cluster.rolling import RANK, Rolling
 from mainspring.cluster.seeds import indices_by_rows
-from mainspring.messages.snapshot import DurationState, InferEstimate, LoadEstimate
+from mainspring.messages.estimates import DurationState, InferEstimate, LoadEstimate
 
 CEILING_SHIFT: Final = 3
 """A ceiling is an eighth above the estimate that set it: durations on one device mostly differ by less."""

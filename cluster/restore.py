@@ -15,13 +15,11 @@ from mainspring.cluster.scaling import restore_scale
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Executed, Infer, Load
+from mainspring.messages.estimates import InferEstimate, LoadEstimate, LoadRates
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.operating import AssignModel, subject
 from mainspring.messages.scaling import ScaleState
 from mainspring.messages.snapshot import (
-    InferEstimate,
-    LoadEstimate,
-    LoadRates,
     ModelServed,
     ModelState,
     Numbering,

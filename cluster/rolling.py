@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mainspring.messages.snapshot import DurationState
+from mainspring.messages.estimates import DurationState
 
 SAMPLES: Final = 10
 STALE_NS: Final = 1_000_000_000

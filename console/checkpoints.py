@@ -19,7 +19,8 @@ import msgspec
 from mainspring.cluster.snapshot import snapshot
 from mainspring.console.payloads import Overview
 from mainspring.messages.codec import BadMessage, Codec
-from mainspring.messages.snapshot import InferEstimate, LoadEstimate, ModelServed, ModelState, Told
+from mainspring.messages.estimates import InferEstimate, LoadEstimate
+from mainspring.messages.snapshot import ModelServed, ModelState, Told
 from mainspring.telemetry.entries import Entry, SegmentHeader
 from mainspring.telemetry.lifecycles import Lifecycles, RequestLife
 from mainspring.telemetry.percentiles import DurationHistogram

@@ -7,7 +7,7 @@
 * ``sessions``, ``clock``, ``counters`` -- pure parts: who is connected, clock offsets, dropped messages
 * ``registry``         -- the served models, and the checks that a new model has to pass
 * ``administration``   -- requests of clients and operators to change or see the cluster
-* ``journal``          -- granted changes, kept for the next start
+* ``memory``           -- granted changes and estimates, kept for the next controller
 * ``recovery``         -- models that can be served again
 * ``observers``, ``snapshot_stream`` -- consoles: who follows the controller, and the bytes that they receive
 * ``logged_scheduler`` -- the scheduler and its event log; ``counters`` counts requests by model

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from mainspring.controller.journal import Journal
 from mainspring.controller.logged_scheduler import LoggedScheduler
+from mainspring.controller.memory import Memory
 from mainspring.controller.outbox import Dropped, Outbox
 from mainspring.controller.registry import (
     MAX_DURATION_NS,
@@ -64,7 +64,7 @@ cluster get at most a twentieth of the controller's time."""
 class Administration:
     """Answers an `AdminRequest` of a gateway and an `Operate` of a console.
 
-    The journal keeps what was granted for the next start; an operator's command also goes to the scheduler
+    The memory keeps what was granted for the next start; an operator's command also goes to the scheduler
     and the event log, with the operator's name.
     """
 
@@ -75,7 +75,7 @@ class Administration:
         sessions: SessionTable,
         outbox: Outbox,
         dropped: Dropped,
-        journal: Journal,
+        memory: Memory,
         clock: Callable[[], int] = time.monotonic_ns,
         *,
         shards: Shards,
@@ -85,14 +85,15 @@ class Administration:
         """``clock`` only measures how long it takes to make a status; ``graphs`` are the configured ones."""
         self._shards = shards
         self._moves = moves
-        self.stopping = False
+        self.refuses = ""
+        """Reason why no changes are made at present; empty if they are."""
         """True if the controller stops, so that changes are refused."""
         self._scheduler = scheduler
         self._registry = registry
         self._sessions = sessions
         self._outbox = outbox
         self._dropped = dropped
-        self._journal = journal
+        self._memory = memory
         self._clock = clock
         self._kept = {
             ("graph", each.name): OperatorAsked(CONFIGURATION, SetGraph(each.name, each)) for each in graphs
@@ -101,7 +102,7 @@ class Administration:
         been made (again) yet."""
         for name, own in scheduler.core.config.own_workers.items():
             self._kept["assignment", name] = OperatorAsked(CONFIGURATION, AssignModel(name, *own))
-        self._kept |= journal.asked
+        self._kept |= memory.asked
         self._status: ClusterStatus | None = None
         self._status_until_ns = 0
 
@@ -137,7 +138,7 @@ class Administration:
         command = asked.command
         event = OperatorAsked(asked.who, command)
         self._carry_out(now_ns, self._or_as_configured(event))
-        self._journal.operated(event)
+        self._memory.operated(event)
         _LOGGER.info("%s asked to %s", asked.who, described(command))
         return Operated(asked.token, True, described(command))
 
@@ -164,7 +165,7 @@ class Administration:
         """Keep for the next start how many workers of a kind are wanted: some have come or gone by a move."""
         event = self._scheduler.asked(("kind", kind))
         if event is not None:
-            self._journal.operated(event)
+            self._memory.operated(event)
 
     def status(self, now_ns: int) -> ClusterStatus:
         """Return the cluster's status, of now or a moment ago (`STATUS_AGE_NS`, `STATUS_COST_AGE`)."""
@@ -188,6 +189,8 @@ class Administration:
     def _serve(self, now_ns: int, model: ServedModel) -> Refusal | None:
         """Direct requests to versions of a repository's model, and bound its queue as that says."""
         refusal = self._registry.serve(now_ns, model)
+        if refusal is None:
+            self._memory.serving(model)
         command = SetMaxQueue(model.name, model.max_queue_size or None)
         asked = self._scheduler.asked(("queue", model.name))
         before = SetMaxQueue(model.name) if asked is None else asked.command
@@ -197,14 +200,14 @@ class Administration:
 
     def _change(self, now_ns: int, gateway: GatewaySession, request: AdminRequest) -> Refusal | None:
         self._status = None
-        if self.stopping:
-            return Reason.SHUTTING_DOWN, "the controller is stopping"
+        if self.refuses:
+            return Reason.SHUTTING_DOWN, self.refuses
         if request.serve is not None:
             return self._serve(now_ns, request.serve)
         if request.add is not None:
             refusal = self._registry.add(now_ns, request.add)
-            if refusal is None and not request.add.served_as:
-                self._journal.added(request.add)
+            if refusal is None:
+                self._memory.added(request.add)
             return refusal
         if request.operate is not None:
             return self._operated(now_ns, gateway, request.token, request.operate)
@@ -221,9 +224,8 @@ class Administration:
             refusal = registry.drain(now_ns, request.remove, request.moves)
         else:
             refusal = registry.remove(now_ns, request.remove)
-        if refusal is None and spec is not None and not spec.served_as:
-            # The repository itself adds its models again after a restart.
-            self._journal.removed(spec.name)
+        if refusal is None and spec is not None:
+            self._memory.removed(spec.name)
         return refusal
 
     def _operated(
@@ -252,8 +254,8 @@ class Administration:
                 self._registry.send_graph(name, graph)
 
     def _refusal(self, asked: Operate) -> str | None:
-        if self.stopping:
-            return "the controller is stopping"
+        if self.refuses:
+            return self.refuses
         if not 0 < len(asked.who) <= MAX_NAME_CHARACTERS or not asked.who.isprintable():
             return (
                 f"who asks can't be recorded: a name has 1 to {MAX_NAME_CHARACTERS} characters, all printable"

@@ -32,6 +32,11 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Size of all segments together; beyond it the oldest are deleted."""
     state_file: str | None = None
     """File in which what clients and operators changed is kept for the next start; None to forget it."""
+    forget: bool = False
+    """True to begin anew if that file is damaged."""
+    lease: str = ""
+    """Place of the lease that several controllers share, of whom one leads: file:PATH on one machine,
+    etcd://HOST:PORT, or kubernetes:NAME; empty: this is the only one."""
     heartbeat_interval_ms: float = 100.0
     """Time between two pings to each peer. It also bounds how long the controller takes to notice a stop."""
     heartbeat_timeout_ms: float = 1000.0
@@ -74,7 +79,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
         self._check_shards()
         for field in self.__struct_fields__:
             value = getattr(self, field)
-            if field != "shard" and isinstance(value, int | float) and not value > 0:
+            if field not in ("shard", "forget") and isinstance(value, int | float) and not value > 0:
                 raise ValueError(f"the controller's {field} is {value}; it must be greater than 0")
         if self.heartbeat_timeout_ms < 2 * self.heartbeat_interval_ms:
             raise ValueError(

@@ -42,6 +42,11 @@ class Lease(msgspec.Struct, frozen=True):
 class Store(Protocol):
     """Keeps one lease. Every method may wait, and raises `StoreError` if the store does not answer."""
 
+    ttl_ns: int
+    """Time for which the lease is held without being renewed."""
+    look_ns: int
+    """Time between two looks of a controller that stands by."""
+
     def look(self, now_ns: int) -> Lease | None:
         """Return the lease as it is at this instant; None if there has never been one."""
 
@@ -49,7 +54,7 @@ class Store(Protocol):
         """Take a lease that is not held, in an epoch above all before; return False if another was first."""
 
     def renew(self, now_ns: int) -> bool:
-        """Hold it for `TTL_NS` from now on; return False if another controller has a higher epoch."""
+        """Hold it for ``ttl_ns`` from now on; return False if another controller has a higher epoch."""
 
     def release(self) -> None:
         """Give it back, so that another controller may claim it at once; harmless if it is not held."""

@@ -12,8 +12,10 @@ from typing import Final
 
 import msgspec
 
-from mainspring.controller import lease_kubernetes
+from mainspring.controller import lease_etcd, lease_kubernetes
 from mainspring.controller.lease import TTL_NS, Lease, Store, StoreError
+
+LOOK_NS: Final = 20_000_000
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -41,7 +43,8 @@ class FileStore:
     def __init__(self, path: str, holder: str, address: str = "", ttl_ns: int = TTL_NS) -> None:
         """Raise OSError if the folder can't be used."""
         self._path = Path(path).absolute()
-        self._holder, self._address, self._ttl_ns = holder, address, ttl_ns
+        self._holder, self._address, self.ttl_ns = holder, address, ttl_ns
+        self.look_ns = LOOK_NS
         self._name = re.compile(re.escape(self._path.name) + r"\.(\d{1,7})")
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._file: int | None = None
@@ -69,7 +72,7 @@ class FileStore:
             if self._file is None or self._highest() != self._epoch:
                 self._drop()
                 return False
-            _write(self._file, _Record(self._holder, self._address, now_ns + self._ttl_ns))
+            _write(self._file, _Record(self._holder, self._address, now_ns + self.ttl_ns))
         except OSError as error:
             raise StoreError(f"{self._path}: {error.strerror}") from error
         return True
@@ -93,7 +96,7 @@ class FileStore:
         file = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _write(file, _Record(self._holder, self._address, now_ns + self._ttl_ns))
+            _write(file, _Record(self._holder, self._address, now_ns + self.ttl_ns))
             os.link(aside, self._of(epoch))
         except FileExistsError:
             os.close(file)
@@ -173,4 +176,8 @@ def open_store(where: str, holder: str, address: str) -> Store:
         return FileStore(rest, holder, address)
     if scheme == lease_kubernetes.SCHEME and rest:
         return lease_kubernetes.in_this_pod(rest, holder, address)
-    raise ValueError(f"the lease is {where!r}; give it as file:PATH, or in Kubernetes as kubernetes:NAME")
+    if scheme == lease_etcd.SCHEME:
+        return lease_etcd.EtcdStore(where, holder, address)
+    raise ValueError(
+        f"the lease is {where!r}; give it as file:PATH, etcd://HOST:PORT, or in Kubernetes as kubernetes:NAME"
+    )

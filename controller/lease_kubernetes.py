@@ -67,6 +67,9 @@ class KubernetesStore:
     once it was seen unchanged for its duration. So who has just started waits for that long.
     """
 
+    ttl_ns = TTL_NS
+    look_ns = 500_000_000
+
     def __init__(self, server: ApiServer, namespace: str, name: str, holder: str, address: str = "") -> None:
         self._server = server
         self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"

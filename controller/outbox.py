@@ -201,9 +201,13 @@ class Outbox:
         if self._limit.allows(now_ns, peer, code):
             self._wire.send(peer, (encode(Refused(code, detail)),))
 
-    def tell(self, peer: bytes, message: msgspec.Struct) -> None:
+    def tell(self, peer: bytes, message: msgspec.Struct) -> Delivery:
         """Send a message to a peer that has no session."""
-        self._wire.send(peer, (encode(message),))
+        return self._wire.send(peer, (encode(message),))
+
+    def disconnect(self, peer: bytes, why: str) -> None:
+        """End a peer's connection."""
+        self._wire.disconnect(peer, why)
 
     def take_broken(self) -> dict[Session, str]:
         """Return the sessions that broke since the last call, each with the reason."""

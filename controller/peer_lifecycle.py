@@ -136,6 +136,7 @@ class PeerLifecycle:
         self._registry = registry
         self._recovery = recovery
         self._dropped = dropped
+        self._epoch = scheduler.core.config.epoch
         self._last_beat_ns: int | None = None
 
     def hello(self, now_ns: int, peer: bytes, hello: WorkerHello | GatewayHello) -> None:
@@ -353,13 +354,13 @@ class PeerLifecycle:
         return None
 
     def _welcome_worker(self, now_ns: int, session: WorkerSession) -> None:
-        self._outbox.send(session, Welcome(PROTOCOL_VERSION, session.number))
+        self._outbox.send(session, Welcome(PROTOCOL_VERSION, session.number, self._epoch))
         self._recovery.ask(session)
         self._outbox.send(session, session.ping(now_ns))
         self._outbox.send_gateways(WorkerUp(session.name, session.hello.data_address))
 
     def _welcome_gateway(self, now_ns: int, session: GatewaySession) -> None:
-        self._outbox.send(session, Welcome(PROTOCOL_VERSION, session.number))
+        self._outbox.send(session, Welcome(PROTOCOL_VERSION, session.number, self._epoch))
         if self._shards is not None:
             self._shards.welcome(session)
         self._registry.welcome(session)

@@ -6,8 +6,8 @@ import logging
 import queue
 from collections.abc import Callable
 
-from mainspring.controller.journal import Journal
 from mainspring.controller.logged_scheduler import LoggedScheduler
+from mainspring.controller.memory import Memory
 from mainspring.controller.outbox import Outbox
 from mainspring.controller.registry import ModelRegistry, spec_fault
 from mainspring.controller.sessions import WorkerSession
@@ -39,7 +39,7 @@ class ModelRecovery:
         scheduler: LoggedScheduler,
         registry: ModelRegistry,
         outbox: Outbox,
-        journal: Journal,
+        memory: Memory,
         awaited: Awaited,
         own: Callable[[str], bool] = lambda _: True,
     ) -> None:
@@ -48,7 +48,7 @@ class ModelRecovery:
         self._scheduler = scheduler
         self._registry = registry
         self._outbox = outbox
-        self._journal = journal
+        self._memory = memory
         self._awaited = awaited
 
     def beat(self, now_ns: int) -> None:
@@ -74,7 +74,7 @@ class ModelRecovery:
             _LOGGER.warning("%s has another artifact of %s than is served", session.name, spec.name)
         else:
             _LOGGER.warning("%s was compiled again: it is served as it is now", spec.name)
-            self._journal.replaced(spec)
+            self._memory.replaced(spec)
             self._registry.replace(now_ns, spec)
 
     def ask(self, session: WorkerSession) -> None:
@@ -95,7 +95,7 @@ class ModelRecovery:
                 self._serve(now_ns, spec, f"{session.name} holds it")
 
     def _serve(self, now_ns: int, spec: ModelSpec, why: str) -> None:
-        if spec.name in self._registry.models or spec.name in self._journal.models:
+        if spec.name in self._registry.models or spec.name in self._memory.models:
             return
         refusal = self._registry.add(now_ns, spec)
         outcome = f"served again: {why}" if refusal is None else f"not served: {refusal[1]}"

@@ -111,7 +111,7 @@ class ModelRegistry:
         silence_ns: int = 1_000_000_000,
         shares: Mapping[str, dict[str, float]] = MappingProxyType({}),
     ) -> None:
-        """``silence_ns``: as `Readiness`; ``shares``: as `journal.Journal.shares`, of
+        """``silence_ns``: as `Readiness`; ``shares``: as `memory.Memory.shares`, of
         graphs for which no query has come since the start."""
         self.models: dict[str, ModelSpec] = {}
         """Every served model by name."""

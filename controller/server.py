@@ -14,10 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
+from mainspring.controller.clock import PeerClock
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.logged_scheduler import LoggedScheduler, about
+from mainspring.controller.memory import Memory
 from mainspring.controller.outbox import AnswerLimit, Dropped
 from mainspring.controller.recovery import Awaited
 from mainspring.controller.shell import Shell
@@ -49,10 +51,32 @@ MOST_GONE = 1_000
 """Models and workers that may have gone before their memory is freed without waiting for a pause."""
 BACKLOG_BYTES = 256 << 20
 """Bytes that may wait for one peer, beside the bound in messages."""
+NO_LEASE = "the controller's lease has ended: it makes no changes until it has one again"
 MOST_TENSORS = 4
 """Messages to the controller have no tensors; one with a few is answered, more end the connection."""
 WATCHING_BYTES = 64 << 10
 """Size of one incoming message of an observer or operator."""
+
+
+class Tenure(Protocol):
+    """The time in which one of several controllers leads (`controller.candidate`)."""
+
+    def goes_on(self, now_ns: int, controller: Controller) -> bool:
+        """Say, in each turn of the loop, whether this controller still leads."""
+
+    def hands_over(self, now_ns: int, controller: Controller) -> bool:
+        """Say, once it is to stop, whether it goes on until another one leads."""
+
+
+class Door(NamedTuple):
+    """The belongings of a controller that has stood by."""
+
+    hub: Hub
+    listener: Listener
+    memory: Memory
+    clocks: dict[bytes, PeerClock]
+    """Clocks of peers, as far as they are known."""
+    tenure: Tenure
 
 
 class Controller:
@@ -66,20 +90,21 @@ class Controller:
         served: Sequence[ServedModel] = (),
         awaited: Awaited | None = None,
         graphs: Sequence[GraphSpec] = (),
+        door: Door | None = None,
     ) -> None:
         """Listen, and add the models.
 
         ``served``: the models of a repository as clients know them; ``awaited``: what could not be read;
-        ``graphs``: the configured ones, which clients may ask for whatever their models are.
+        ``graphs``: the configured ones, which clients may ask for whatever their models are; ``door``: what
+        one that has stood by begins with, and keeps open.
         Raises OSError if the address is taken or the state file can't be used, ValueError on a bad model.
         """
         self.scheduler = Scheduler(scheduler_config)
         """The scheduler; once `serve` has returned, others may call its ``status`` and ``validate``."""
         self._config = config
         self._dropped = Dropped()
-        shows = present(Role.CONTROLLER, config.keys)
-        self._hub = Hub()
-        self._listener = listen(self._hub, config, shows)
+        self._door = door
+        self._hub, self._listener = _opened(config) if door is None else (door.hub, door.listener)
         self._listener.on_violation = lambda _: self._dropped.count("bad_framing")
         self._listener.on_flood = lambda: self._dropped.count("handshakes_refused")
         log = None
@@ -92,7 +117,8 @@ class Controller:
             )
         self._logged = LoggedScheduler(self.scheduler, log, self._dropped, config.metrics_models)
         try:
-            self._shell = Shell(config, self._logged, self._listener, self._dropped, awaited, graphs)
+            known = () if door is None else (door.memory, door.clocks)
+            self._shell = Shell(config, self._logged, self._listener, self._dropped, awaited, graphs, *known)
         except OSError:
             self.close()
             raise
@@ -112,10 +138,27 @@ class Controller:
         """Return the address that peers connect to, the real port included."""
         return self._listener.address
 
+    @property
+    def told_epoch(self) -> int:
+        """Return the highest epoch that a peer has named."""
+        return self._shell.told_epoch
+
+    @property
+    def followed(self) -> bool:
+        """Say whether another controller stands by."""
+        return len(self._shell.followers) > 0
+
+    def may_change(self, granted: bool) -> None:
+        """Make changes, or none, as clients and operators ask for them."""
+        if not self._shell.draining:
+            self._shell.administration.refuses = "" if granted else NO_LEASE
+
     def serve(self, stop: threading.Event) -> None:
         """Serve until ``stop`` is set, finish the accepted requests, say goodbye and close."""
         collecting = gc.isenabled()
-        gc.collect()
+        if self._door is None:
+            # One that takes over is waited for; it collects when it is idle.
+            gc.collect()
         gc.freeze()
         gc.disable()
         bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -123,9 +166,11 @@ class Controller:
         try:
             with WhenSet(stop, partial(os.eventfd_write, bell, 1)):
                 self._serve(stop)
-            self._shell.peers.goodbye("the controller stops")
-            self._shell.providers.goodbye("the controller stops")
-            self._shell.observers.goodbye(time.monotonic_ns(), "the controller stops")
+            why = "the controller stops" if stop.is_set() else "another controller leads"
+            self._shell.peers.goodbye(why)
+            self._shell.providers.goodbye(why)
+            self._shell.observers.goodbye(time.monotonic_ns(), why)
+            self._shell.followers.goodbye(why)
         finally:
             gc.unfreeze()
             if collecting:
@@ -143,20 +188,26 @@ class Controller:
             self._wait(now_ns)
 
     def close(self) -> None:
-        """Close the connections and the log; `serve` calls this itself."""
-        self._hub.close(round(self._config.goodbye_linger_ms * 1e6))
+        """Close the connections, unless they were there before, and the log; `serve` calls this itself."""
+        if self._door is None:
+            self._hub.close(round(self._config.goodbye_linger_ms * 1e6))
         self._logged.close()
 
     def _add(self, models: Sequence[ModelSpec], served: Sequence[ServedModel]) -> None:
         shell, now_ns = self._shell, time.monotonic_ns()
         own = [spec for spec in models if shell.shards.has(spec.public_name)]
-        refusals = [shell.registry.add(now_ns, spec) for spec in shell.journal.applied(own)]
+        refusals = [shell.registry.add(now_ns, spec) for spec in shell.memory.applied(own)]
+        if (learnt := shell.learning.remembered(now_ns)) is not None:
+            self._logged.handle(now_ns, learnt)
         shell.administration.restore(now_ns)
         known = [model for model in served if shell.shards.has(model.name)]
         served_as = [shell.registry.serve(now_ns, model) for model in known]
         for refusal in (*refusals, *served_as):
             if refusal is not None:
                 raise ValueError(refusal[1])
+        for model in list(shell.memory.served.values()):
+            # A version whose model is gone is a repository's to say, which comes back.
+            shell.registry.serve(now_ns, model)
 
     def _receive(self) -> None:
         """Take in the messages that have come, up to a bound."""
@@ -207,9 +258,12 @@ class Controller:
 
     def _finished(self, stop: threading.Event) -> bool:
         """Begin to drain once ``stop`` is set; say whether draining is over."""
-        if not stop.is_set():
-            return False
         now_ns = time.monotonic_ns()
+        tenure = None if self._door is None else self._door.tenure
+        if tenure is not None and not tenure.goes_on(now_ns, self):
+            return True
+        if not stop.is_set() or (tenure is not None and tenure.hands_over(now_ns, self)):
+            return False
         if not self._shell.draining:
             self._shell.drain()
             self._drain_until_ns = now_ns + round(self._config.drain_timeout_ms * 1e6)
@@ -244,6 +298,8 @@ def beat(shell: Shell, scheduler: LoggedScheduler, now_ns: int) -> None:
     shell.providers.beat(now_ns)
     shell.settle_start(now_ns)
     shell.recovery.beat(now_ns)
+    shell.followers.beat(now_ns)
+    shell.learning.beat()
     shell.registry.readiness.beat(now_ns)
     scheduler.flush()
     shell.observers.beat(now_ns)
@@ -258,6 +314,11 @@ def due_ns(shell: Shell, scheduler: LoggedScheduler, now_ns: int) -> int:
         if wakeup_ns is not None:
             until_ns = min(until_ns, max(wakeup_ns, now_ns + SHORTEST_WAIT_NS))
     return until_ns
+
+
+def _opened(config: ControllerConfig) -> tuple[Hub, Listener]:
+    hub = Hub()
+    return hub, listen(hub, config, present(Role.CONTROLLER, config.keys))
 
 
 def listen(hub: Hub, config: ControllerConfig, shows: Pass) -> Listener:
@@ -306,6 +367,14 @@ def run(
     the address if it is taken, or the state file if it can't be used, and ValueError on an unknown policy or
     a model that can't be served.
     """
+    if config.lease:
+        from mainspring.controller import candidate
+
+        def make(scheduler: SchedulerConfig, door: Door) -> Controller:
+            return Controller(config, scheduler, models, served, awaited, graphs, door)
+
+        candidate.run(config, scheduler_config, stop, on_ready, make)
+        return
     controller = Controller(config, scheduler_config, models, served, awaited, graphs)
     if on_ready is not None:
         on_ready(controller.address)

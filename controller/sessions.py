@@ -114,8 +114,11 @@ class GatewaySession(Session):
 class SessionTable:
     """All sessions, by peer, by name and, for gateways, by number."""
 
-    def __init__(self, clock_window: int, shard: int = 0) -> None:
-        """``shard``: the controller's own, of several."""
+    def __init__(
+        self, clock_window: int, shard: int = 0, clocks: dict[bytes, PeerClock] | None = None
+    ) -> None:
+        """``shard``: the controller's own, of several; ``clocks``: what is known of peers' clocks."""
+        self._clocks = clocks or {}
         self._clock_window = clock_window
         self._shard = shard
         self._by_peer: dict[bytes, WorkerSession | GatewaySession] = {}
@@ -175,6 +178,7 @@ class SessionTable:
         """Begin a worker's session; the sessions of `replaced_by` must be closed."""
         self._workers_begun += 1
         session = WorkerSession(peer, hello, self._workers_begun, now_ns, self._clock_window)
+        session.clock = self._clocks.pop(peer, session.clock)
         self._enter(session)
         self.workers[session.name] = session
         return session
@@ -182,6 +186,7 @@ class SessionTable:
     def open_gateway(self, now_ns: int, peer: bytes, hello: GatewayHello) -> GatewaySession:
         """Begin a gateway's session; the sessions of `replaced_by` must be closed."""
         session = GatewaySession(peer, hello, self._next_number(), now_ns, self._clock_window)
+        session.clock = self._clocks.pop(peer, session.clock)
         self._enter(session)
         self.gateways[session.name] = session
         self._gateway_by_number[session.number] = session

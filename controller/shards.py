@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from mainspring.controller.config import ControllerConfig
-from mainspring.controller.journal import Journal
+from mainspring.controller.memory import Memory
 from mainspring.controller.outbox import Outbox
 from mainspring.controller.registry import Refusal
 from mainspring.controller.sessions import GatewaySession, SessionTable
@@ -37,7 +37,7 @@ class Shards:
 
     def has(self, model: str) -> bool:
         """Return whether this controller has a model at its start, by the name that clients call it; what was
-        moved since is in its journal."""
+        moved since is in its memory."""
         return self._first is None or self._first.place(model) == self._number
 
     def welcome(self, gateway: GatewaySession) -> None:
@@ -94,13 +94,13 @@ class Moves:
         self,
         sessions: SessionTable,
         outbox: Outbox,
-        journal: Journal,
+        memory: Memory,
         controllers: tuple[str, ...],
     ) -> None:
         """``controllers``: the addresses of all controllers of the cluster; none if there is one."""
         self._sessions = sessions
         self._outbox = outbox
-        self._journal = journal
+        self._memory = memory
         self._controllers = controllers
 
     def refusal(self, asked: MoveWorker) -> str | None:
@@ -113,7 +113,7 @@ class Moves:
 
     def sent(self, worker: str, address: str) -> None:
         """Send a worker away, behind all that it was told before."""
-        self._journal.moved(worker, address)
+        self._memory.moved(worker, address)
         session = self._sessions.workers.get(worker)
         if session is not None:
             self._outbox.send(session, Greet(address))
@@ -121,6 +121,6 @@ class Moves:
     def elsewhere(self, hello: WorkerHello) -> Greet | None:
         """Return where a worker belongs that says hello here, if that is another controller."""
         if hello.sent == MOVED:
-            self._journal.moved(hello.worker, "")
-        address = self._journal.places.get(hello.worker)
+            self._memory.moved(hello.worker, "")
+        address = self._memory.places.get(hello.worker)
         return None if address is None else Greet(address, again=True)

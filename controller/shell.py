@@ -5,7 +5,6 @@ It has no socket and no clock: ``now_ns``, on the controller's monotonic clock, 
 
 from __future__ import annotations
 
-import heapq
 import logging
 from collections.abc import Sequence
 from typing import Final
@@ -13,9 +12,11 @@ from typing import Final
 import msgspec
 
 from mainspring.controller.administration import Administration
+from mainspring.controller.clock import PeerClock
 from mainspring.controller.config import ControllerConfig
-from mainspring.controller.journal import Journal
+from mainspring.controller.followers import Followers
 from mainspring.controller.logged_scheduler import LoggedScheduler
+from mainspring.controller.memory import Learning, Memory
 from mainspring.controller.observers import Observer, Observers
 from mainspring.controller.outbox import AnswerLimit, Dropped, Outbox, Wire
 from mainspring.controller.peer_lifecycle import PeerLifecycle, protocol_detail
@@ -24,11 +25,13 @@ from mainspring.controller.recovery import Awaited, ModelRecovery
 from mainspring.controller.registry import ModelRegistry
 from mainspring.controller.sessions import GatewaySession, Session, SessionTable, WorkerSession
 from mainspring.controller.shards import Moves, Shards
+from mainspring.controller.start_grace import StartGrace
 from mainspring.messages import PROTOCOL_VERSION, served
 from mainspring.messages.actions import DropWorker, Infer, Reject, Result, Sent
 from mainspring.messages.codec import TO_CONTROLLER, BadMessage
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import QueryArrived, RequestArrived, RequestCancelled, pieces_of
+from mainspring.messages.following import FromFollower
 from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.ids import gateway_of
 from mainspring.messages.observing import FromObserver, ObserverHello
@@ -38,6 +41,7 @@ from mainspring.messages.peers import (
     AnyHello,
     Arrival,
     Cancel,
+    Deposed,
     Described,
     Drained,
     GatewayHello,
@@ -55,86 +59,8 @@ from mainspring.messages.scaling import Provide, ProviderHello, Running
 from mainspring.messages.sharding import ShardMap
 from mainspring.transport.channel import Message
 
-LEFT_NS: Final = 5_000_000
-"""The time before its deadline at which a held request is rejected, so that the rejection is not late."""
-
-
-Held = tuple[RequestArrived | QueryArrived, tuple[Piece, ...]]
-"""The arrival of a request, or of a query with its pieces."""
-
-
-class StartGrace:
-    """Holds requests that arrive before the first worker has joined a controller that has just started.
-
-    After a restart of the controller, gateways often submit what waits for it before the workers have said
-    hello again; a rejection with ``no_worker`` would be wrong a moment later. Time and number are bounded.
-    """
-
-    def __init__(self, grace_ns: int, limit: int) -> None:
-        self._grace_ns = grace_ns
-        self._limit = limit
-        self._until_ns: int | None = None
-        self._held: dict[int, Held] = {}
-        self._due: list[tuple[int, int]] = []
-        """A heap of the instants at which held requests are rejected; released requests stay in it."""
-        self.over = False
-        """True if requests go to the scheduler at once from now on."""
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def began(self, now_ns: int) -> None:
-        """Begin the time in which requests are held; later calls have no effect."""
-        if self._until_ns is None:
-            self._until_ns = now_ns + self._grace_ns
-
-    def hold(self, now_ns: int, request_id: int, held: Held) -> bool:
-        """Hold a request, or a query, until a worker joins, its deadline is near or the time is over.
-
-        Return False if it is not held, so that the caller hands it to the scheduler.
-        """
-        until_ns = now_ns if self._until_ns is None else self._until_ns
-        if self.over or now_ns >= until_ns or len(self._held) >= self._limit:
-            return False
-        if request_id not in self._held:
-            self._held[request_id] = held
-            deadline_ns = held[0].deadline_ns
-            if deadline_ns is not None:
-                heapq.heappush(self._due, (deadline_ns - LEFT_NS, request_id))
-        return True
-
-    def next_ns(self) -> int | None:
-        """Return when `release` or `given_up` may next return a request; None while no request is held."""
-        if self.over or self._until_ns is None or not self._held:
-            return None
-        return min(self._until_ns, self._due[0][0]) if self._due else self._until_ns
-
-    def given_up(self, now_ns: int) -> list[int]:
-        """Return the ids of what must be rejected now, to be in time, and hold it no longer."""
-        late = []
-        while self._due and self._due[0][0] <= now_ns:
-            request_id = heapq.heappop(self._due)[1]
-            if self._held.pop(request_id, None) is not None:
-                late.append(request_id)
-        return late
-
-    def cancel(self, request_id: int) -> None:
-        """Forget a request, if it is held."""
-        self._held.pop(request_id, None)
-
-    def release(self, now_ns: int, worker_joined: bool) -> list[tuple[int, Held]]:
-        """Return the requests that need not be held any longer, in order of arrival."""
-        self.over = self.over or worker_joined or (self._until_ns is not None and now_ns >= self._until_ns)
-        if not self.over:
-            return []
-        released = list(self._held.items())
-        self._held.clear()
-        self._due.clear()
-        return released
-
-
 _LOGGER = logging.getLogger(__name__)
-Received = ToController | FromObserver | Result
+Received = ToController | FromObserver | FromFollower | Result
 """Messages that a peer may send."""
 FAR_NS: Final = 1 << 60
 """Durations and instants beyond this (36 years) are taken for errors or for "any time"."""
@@ -156,6 +82,10 @@ _HELLO = msgspec.msgpack.Decoder(AnyHello)
 class Shell:
     """Takes messages in and carries commands out; its parts hold the state."""
 
+    draining = False
+    told_epoch = 0
+    """The highest epoch that a peer has named: above the controller's own, another one leads."""
+
     def __init__(
         self,
         config: ControllerConfig,
@@ -164,33 +94,35 @@ class Shell:
         dropped: Dropped,
         awaited: Awaited | None = None,
         graphs: Sequence[GraphSpec] = (),
+        memory: Memory | None = None,
+        clocks: dict[bytes, PeerClock] | None = None,
     ) -> None:
-        """``awaited``: what the start could not read; ``graphs``: the configured ones.
-
-        Raises OSError if the state file can't be used.
-        """
+        """``awaited``: what the start could not read; ``graphs``: the configured ones; ``memory``: what a
+        former controller left, else that of the state file, of which OSError is raised if it can't be used;
+        ``clocks``: those of peers that are known."""
         awaited = awaited or Awaited()
-        self.draining = False
-        self.sessions = SessionTable(config.clock_window_samples, config.shard)
+        self.sessions = SessionTable(config.clock_window_samples, config.shard, clocks)
         self._scheduler = scheduler
         self._dropped = dropped
         self._outbox = outbox = Outbox(wire, self.sessions, dropped)
-        self.journal = journal = Journal(config.state_file)
+        self.memory = memory = memory or Memory(config.state_file, config.forget)
+        self.learning = Learning(memory, scheduler.cluster.estimates.states)
+        self.followers = Followers(outbox, memory)
         self.registry = registry = ModelRegistry(
             *(config.max_models, scheduler, self.sessions, outbox, awaited.left_out),
             round(config.heartbeat_timeout_ms * COUNTED_ON * 1e6),
-            journal.shares,
+            memory.shares,
         )
         self.shards = shards = Shards(config, outbox)
-        self.moves = moves = Moves(self.sessions, outbox, journal, shards.addresses)
-        self.recovery = ModelRecovery(scheduler, registry, outbox, journal, awaited, shards.has)
+        self.moves = moves = Moves(self.sessions, outbox, memory, shards.addresses)
+        self.recovery = ModelRecovery(scheduler, registry, outbox, memory, awaited, shards.has)
         self.peers = PeerLifecycle(
             *(config, scheduler, self.sessions, outbox, registry, self.recovery, dropped),
             *(wire.certificate, shards, moves),
             tell=self._tell_operators,
         )
         self.administration = Administration(
-            *(scheduler, registry, self.sessions, outbox, dropped, journal),
+            *(scheduler, registry, self.sessions, outbox, dropped, memory),
             shards=shards,
             moves=moves,
             graphs=graphs,
@@ -200,9 +132,8 @@ class Shell:
             clocks=self.sessions.clocks,
             unready=registry.readiness.unready,
         )
-        self.providers = Providers(
-            *(config, scheduler, wire, outbox, dropped, self.administration.restore), journal.places
-        )
+        restore = self.administration.restore
+        self.providers = Providers(config, scheduler, wire, outbox, dropped, restore, memory.places)
         self._grace = StartGrace(round(config.start_grace_ms * 1e6), HELD_ARRIVALS)
         self._error_limit = AnswerLimit()
 
@@ -211,7 +142,8 @@ class Shell:
 
     def drain(self) -> None:
         """Reject new requests and changes from now on; accepted requests are finished."""
-        self.draining = self.administration.stopping = True
+        self.draining = True
+        self.administration.refuses = "the controller is stopping"
 
     def drained(self) -> bool:
         """Say whether every accepted request is answered, as far as the controller can know."""
@@ -269,8 +201,13 @@ class Shell:
             self._outbox.refuse(now_ns, peer, "bad_message", detail)
             return
         if isinstance(message, _HELLOS):
+            self.told_epoch = max(self.told_epoch, message.epoch)
             self.observers.forget(peer)
             self.peers.hello(now_ns, peer, message)
+        elif isinstance(message, Deposed):
+            self.told_epoch = max(self.told_epoch, message.epoch)
+        elif role is Role.CONTROLLER:
+            self.followers.receive(now_ns, peer, message)
         elif isinstance(session, GatewaySession):
             self._from_gateway(now_ns, session, message)
         elif isinstance(session, WorkerSession):
@@ -434,7 +371,7 @@ class Shell:
         """Hand a request to the scheduler, or a query and, once it is admitted, its pieces."""
         self._scheduler.handle(now_ns, event)
         if isinstance(event, QueryArrived) and event.graph in self._scheduler.cluster.graph_shares:
-            self.journal.learnt(event.graph, self._scheduler.cluster.graph_shares[event.graph])
+            self.memory.learnt(event.graph, self._scheduler.cluster.graph_shares[event.graph])
         for arrived in pieces_of(event, pieces) if isinstance(event, QueryArrived) else ():
             if arrived.query not in self._scheduler.cluster.queries:
                 return

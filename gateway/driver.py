@@ -272,7 +272,7 @@ class GatewayDriver:
                 if shard.refused(now_ns, message):
                     self._controller_lost(now_ns, shard)
             case peers.Goodbye() | peers.Leads():
-                shard.session.lose(now_ns)
+                shard.left(now_ns, message)
                 self._controller_lost(now_ns, shard)
 
     def _take_map(self, now_ns: int, shard: Shard, told: ShardMap) -> None:

@@ -112,6 +112,13 @@ class Shard:
         """End the session if its connection has ended; return whether there was one."""
         return self.session.cut_off(now_ns, self.link.port.obeyed)
 
+    def left(self, now_ns: int, message: peers.Goodbye | peers.Leads) -> None:
+        """End the session: the controller stops, or another one leads, which is greeted at once."""
+        if isinstance(message, peers.Leads):
+            self.session.led(now_ns)
+        else:
+            self.session.lose(now_ns)
+
     def refused(self, now_ns: int, message: peers.Refused) -> bool:
         """Take a refusal in; return whether it ends the session."""
         said = f"the controller refused this gateway ({message.code}): {message.detail}"

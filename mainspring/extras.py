@@ -42,6 +42,7 @@ MODULES = {
     "tracing": ("opentelemetry",),
     "remote": ("fsspec",),
     "secure": ("cryptography",),
+    "ha": ("etcd3gw",),
 }
 """Top-level modules that the distributions of each extra bring."""
 

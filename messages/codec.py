@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from mainspring.messages import actions, clients, observing, peers
+from mainspring.messages import actions, clients, following, observing, peers
 
 Message = TypeVar("Message")
 
@@ -39,10 +39,13 @@ class Codec(Generic[Message]):
             raise BadMessage(str(error)) from error
 
 
-TO_CONTROLLER: Codec[peers.ToController | observing.FromObserver | actions.Result] = Codec(
-    peers.ToController | observing.FromObserver | actions.Result
-)
-"""Messages that workers, gateways and observers send to the controller."""
+TO_CONTROLLER: Codec[
+    peers.ToController | observing.FromObserver | following.FromFollower | actions.Result
+] = Codec(peers.ToController | observing.FromObserver | following.FromFollower | actions.Result)
+"""Messages that workers, gateways, observers and controllers that stand by send to the controller."""
+
+TO_FOLLOWER: Codec[following.ToFollower] = Codec(following.ToFollower)
+"""Messages that the controller sends to one that stands by."""
 
 TO_WORKER: Codec[peers.ToWorker | actions.Action] = Codec(peers.ToWorker | actions.Action)
 """Messages that the controller sends to a worker."""

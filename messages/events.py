@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from mainspring.messages.actions import Result
+from mainspring.messages.estimates import InferEstimate, LoadEstimate, LoadRates
 from mainspring.messages.model import Artifact, ModelSpec
 from mainspring.messages.operating import OperatorCommand
 from mainspring.messages.queries import Piece, QueryStep, StepsKnown
@@ -140,6 +141,12 @@ class OperatorAsked(msgspec.Struct, frozen=True, tag="operator_asked", rename={"
     """Called ``wish`` in the event log, in all versions of its format."""
 
 
+class Remembered(msgspec.Struct, frozen=True, tag="remembered"):
+    """A controller has begun with estimates that another one had learnt."""
+
+    estimates: tuple[LoadRates | InferEstimate | LoadEstimate, ...]
+
+
 class Wakeup(msgspec.Struct, frozen=True, tag="wakeup"):
     """Nothing happened, but `Scheduler.schedule` was called: a log needs this to be replayed exactly."""
 
@@ -160,5 +167,6 @@ Event = (
     | OperatorAsked
     | ProviderSaid
     | ProviderLeft
+    | Remembered
     | Result
 )

@@ -15,6 +15,7 @@ import msgspec
 from mainspring.messages import (
     actions,
     clients,
+    following,
     observing,
     operating,
     peers,
@@ -69,6 +70,8 @@ MAY_SAY: dict[tuple[Role, Role], frozenset[type[msgspec.Struct]]] = {
     (Role.PROVIDER, Role.CONTROLLER): _types(
         scaling.ProviderHello, scaling.Running, peers.Pong, peers.Goodbye
     ),
+    # One that stands by to the one that leads; back come `following.ToFollower`.
+    (Role.CONTROLLER, Role.CONTROLLER): _types(following.Followed),
     (Role.CONTROLLER, Role.PROVIDER): _types(peers.ToProvider),
     (Role.CONTROLLER, Role.WORKER): _types(peers.ToWorker, actions.Action),
     (Role.CONTROLLER, Role.GATEWAY): _types(peers.ToGateway),

@@ -26,6 +26,7 @@ from __future__ import annotations
 import msgspec
 
 from mainspring.messages.actions import Infer, Load, Open, Prepare, Release, Unload
+from mainspring.messages.estimates import InferEstimate, LoadEstimate, LoadRates
 from mainspring.messages.events import OperatorAsked, QueryArrived, RequestArrived
 from mainspring.messages.metrics import Outlier
 from mainspring.messages.model import ModelSpec
@@ -165,66 +166,6 @@ class OutstandingState(msgspec.Struct, frozen=True, tag="outstanding_state", omi
     prepares: int = 0
     lead_ns: int = 0
     """Time by which EXEC is asked for work earlier, so that inputs travel meanwhile."""
-
-
-class DurationState(msgspec.Struct, frozen=True, array_like=True):
-    """An estimate with its samples (`cluster.estimates.Rolling`)."""
-
-    samples: tuple[int, ...]
-    estimate_ns: int
-    since_ns: int
-    review_ns: int
-    doubts: int
-    doubted: bool
-    halfway_ns: int
-    seed_ns: int = -1
-    """Negative in logs of releases that did not keep it."""
-    returns: int = 0
-    aside: tuple[int, ...] = ()
-    """The last durations, if they were outliers: the estimate does not follow one."""
-    aside_ns: int = 0
-    """Instant at which the last of them ended."""
-    known: bool = True
-    """True if anything was measured, by a profile or an action."""
-
-
-class LoadRates(msgspec.Struct, frozen=True, tag="load_rates", omit_defaults=True):
-    """The rates of each kind of device, by which new estimates begin."""
-
-    ns_per_byte: dict[str, float]
-    """Time that the last LOAD took for each byte, in nanoseconds, by kind of device."""
-    openings: dict[str, DurationState] = {}
-    """Durations of the last OPENs, of any executable, by kind of device."""
-
-
-class InferEstimate(msgspec.Struct, frozen=True, tag="infer_estimate", omit_defaults=True):
-    """The estimated durations of INFERs on one kind of device, for all models of an executable and its batch
-    sizes."""
-
-    device_kind: str
-    executable: str
-    batch_sizes: tuple[int, ...]
-    durations: tuple[DurationState, ...]
-    """One estimate for each batch size."""
-    transfers: dict[int, DurationState]
-    """Time for which inputs keep the way to the worker busy, by the index of the batch size, where it was
-    ever measured to be more than nothing."""
-    opening: DurationState | None = None
-    """Durations of the executable's OPENs; None if none was ever measured."""
-    spreads: tuple[dict[int, int], ...] = ()
-    """Number of durations in each part of an octave, for each batch size (`cluster.estimates.Spreads`)."""
-    measured: int = 0
-    """Number of durations that entered them."""
-    erratic: bool = False
-    """True if its models are erratic: their durations are far from even."""
-
-
-class LoadEstimate(msgspec.Struct, frozen=True, tag="load_estimate"):
-    """The estimated duration of LOADs on one kind of device, for all models of as many bytes."""
-
-    device_kind: str
-    weights_bytes: int
-    duration: DurationState
 
 
 class PlacementStates(msgspec.Struct, frozen=True, tag="placement_states"):

@@ -224,6 +224,8 @@ class ControllerLink:
     def _tick(self, now_ns: int) -> None:
         """Notice that the controller is silent; say hello while it does not know this process."""
         self._session.connected(now_ns, self._link.opened)
+        if self._session.cut_off(now_ns, self._link.connected):
+            self._lost("its connection has ended")
         if self._session.timed_out(now_ns):
             self._lost("it is silent")
         if self._link.connected and self._session.hello_due(now_ns):

@@ -33,6 +33,7 @@ from mainspring.messages.events import (
     ModelRestored,
     OperatorAsked,
     QueryArrived,
+    Remembered,
     RequestArrived,
     RequestCancelled,
     Wakeup,
@@ -205,6 +206,8 @@ def _event(message: Event | Command) -> str:
             return f"{message.provider} {'is there and ' if message.greets else ''}runs {runs or 'nothing'}"
         case ProviderLeft():
             return f"{message.provider} left: {message.reason}"
+        case Remembered():
+            return f"{len(message.estimates)} estimates of a former controller are known"
         case Result():
             detail = f" ({message.detail})" if message.detail else ""
             times = f"{message.begin_ns / 1e6:.3f} to {message.end_ns / 1e6:.3f}"

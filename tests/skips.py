@@ -26,6 +26,8 @@ ALLOWED: dict[str, str] = {
     r"Ray (Serve )?is not installed": "make ray",
     r"schemathesis is not installed": "make schemathesis",
     r"openai is not installed": "make openai",
+    r"etcd3gw is not installed": "pip install -e .[ha]",
+    r"etcd is not installed": "apt-get install etcd-server",
     r"could not import '(torch|onnxscript)'": "pip install torch onnxscript",
     r"a Python model of the zoo needs": "pip install pillow tokenizers",
     # Files that can't be in the repository.

@@ -97,9 +97,9 @@ FILE_LINES = 500
 FUNCTION_LINES = 50
 
 HOUSE = {
-    "lines of the product": 147_900,
-    "files of the product": 742,
-    "lines of the lab": 29_900,
+    "lines of the product": 148_900,
+    "files of the product": 751,
+    "lines of the lab": 30_200,
     "files on the way of a request over ZeroMQ": 78,
     "files on the way of a request over HTTP": 81,
 }

@@ -36,7 +36,7 @@ IDLE_NS = 1 << 61
 
 
 class Link:
-    """A connection to one address; see the module's docstring."""
+    """A connection to one address, or one of several; see the module's docstring."""
 
     def __init__(
         self,
@@ -54,7 +54,9 @@ class Link:
         ``keeps``: messages are kept while there is no connection. ``expects``: the process that must be
         there.
         """
-        self.address = addresses.parse(address)
+        self._addresses = [addresses.parse(each.strip()) for each in address.split(",")]
+        self.address = self._addresses[0]
+        """The address of the attempt, or connection: of several, the one after another is tried."""
         self.opened = 0
         """The number of connections so far."""
         self.ended = 0
@@ -354,6 +356,7 @@ class Link:
         self._again()
 
     def _again(self) -> None:
+        self.address = self._addresses[(self._addresses.index(self.address) + 1) % len(self._addresses)]
         self._next_ns = time.monotonic_ns() + self._retry_ns
         self._retry_ns = min(2 * self._retry_ns, LONGEST_RETRY_NS)
         self._hub.due(self._next_ns)
@@ -451,6 +454,11 @@ class ControllerSession:
     def silent_for_ns(self, now_ns: int) -> int:
         """Return for how long nothing has come of the controller."""
         return now_ns - self._heard_ns
+
+    def led(self, now_ns: int) -> None:
+        """Take in that another controller leads: the session ends, and the hello is due at once."""
+        self.welcomed = False
+        self._greet_at_once(now_ns)
 
     def timed_out(self, now_ns: int) -> bool:
         """End a session whose controller is silent; return whether there was one."""

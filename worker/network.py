@@ -215,7 +215,8 @@ class Network:
                 if self._session.lose(now_ns):
                     self._abandon(f"the controller said goodbye: {message.detail}")
             case Leads():
-                self._session.lose(now_ns)
+                self._session.led(now_ns)
+                self._next_tick_ns = 0
                 self._abandon(f"another one leads, in epoch {message.epoch}")
             case Describe():
                 self._describe(message)

@@ -84,6 +84,7 @@ def read_models(tables: object, source: str) -> dict[str, ModelConfig]:
 WORKER_NAME = "worker"
 """Name of workers, before each gets its number."""
 
+MOST_CONTROLLERS = 9
 AUTO = "auto"
 DEVICES = ("cpu", "cuda")
 
@@ -94,6 +95,9 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     workers: int = 1
     """Worker processes, each one device. The cores of this machine bound what more of them are good for. With
     ``device = "cuda"`` it is the number of GPUs found, unless it is given."""
+    controllers: int = 1
+    """Controllers that share a lease: one leads, the others stand by and take over within a second once it
+    is gone."""
     max_workers: int = 64
     """The most workers of one kind that `mainspring scale` may have it run, for each controller if there are
     several; it may begin with more."""
@@ -151,6 +155,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Check the values."""
+        if not 1 <= self.controllers <= MOST_CONTROLLERS:
+            raise ValueError(f"controllers is {self.controllers}; it must be 1 to {MOST_CONTROLLERS}")
         for field in (
             "workers",
             "max_workers",
@@ -222,6 +228,7 @@ DERIVED: dict[tuple[str, str], str] = {
     ): "`mainspring up` starts a console for each controller, at ports from [console] address on",
     ("console", "log_dir"): "a cluster's console shows the cluster; `mainspring console --log` shows a log",
     ("scheduler", "epoch"): "the controllers' lease counts it",
+    ("controller", "forget"): "give `mainspring controller` --forget",
     ("controller", "state_file"): "it is in [cluster] run_dir",
     ("controller", "event_log_dir"): "set [cluster] event_log and run_dir",
     ("worker", "controller"): "it is [controller] address",

@@ -36,13 +36,15 @@ from mainspring.controller.config import ControllerConfig
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.tables import ConfigError
 from mainspring.repository.config import RepositoryConfig
+from mainspring.transport.controllers import SEPARATOR, STANDBY
 from mainspring.transport.local import PREFIX as LOCAL
 from mainspring.worker.limits import read_limits
 
 NAME = "controller"
-CHANGES = ".changes"
-"""The end of the name of the file in the run folder that keeps what clients and operators changed over a
-controller's restart."""
+CHANGES = ".memory"
+"""The end of the name of the file in the run folder that keeps what must outlive a controller."""
+LEASE = "lease"
+"""Name of the lease's files in the run folder, before each epoch."""
 
 
 class LocalShard(msgspec.Struct, frozen=True):
@@ -54,11 +56,18 @@ class LocalShard(msgspec.Struct, frozen=True):
     controller: ControllerConfig
     workers: tuple[int, ...]
     """The numbers of its workers."""
+    standbys: tuple[tuple[str, ControllerConfig], ...] = ()
+    """Controllers that share its lease, by the names of their processes."""
+
+    @property
+    def all(self) -> tuple[tuple[str, ControllerConfig], ...]:
+        """Return all that share its lease, by the names of their processes; itself, if that is one."""
+        return (self.name, self.controller), *self.standbys
 
     @property
     def address(self) -> str:
-        """Return the address at which this machine's processes connect."""
-        return connectable(self.controller.address)
+        """Return the address at which this machine's processes connect, or those of all that may lead."""
+        return SEPARATOR.join(connectable(each.address) for _, each in self.all)
 
 
 def local_shards(config: Config, run_dir: Path) -> list[LocalShard]:
@@ -84,7 +93,36 @@ def local_shards(config: Config, run_dir: Path) -> list[LocalShard]:
         )
         found.append(LocalShard(number, f"{NAME}{ending}", controller, tuple(range(first, first + workers))))
         first += workers
+    if config.cluster.controllers > 1:
+        if len(found) > 1:
+            raise ConfigError("[cluster] controllers are for a cluster without [shards]: set one of the two")
+        return [_with_standbys(found[0], config.cluster.controllers, run_dir)]
     return found
+
+
+def _with_standbys(shard: LocalShard, controllers: int, run_dir: Path) -> LocalShard:
+    """Return the controller with others that share its lease."""
+    own = shard.controller
+    lease = own.lease or f"file:{run_dir / LEASE}"
+    standbys = []
+    for number in range(1, controllers):
+        name = f"{shard.name}-{STANDBY}{'' if number == 1 else f'-{number}'}"
+        if is_tcp(own.address):
+            stem, _, port = own.address.rpartition(":")
+            address = f"{stem}:{int(port) + number if port.isdecimal() and int(port) else port}"
+        else:
+            address = f"{own.address.removesuffix('.sock')}-{STANDBY}-{number}.sock"
+        events = None if own.event_log_dir is None else f"{own.event_log_dir}-{STANDBY}-{number}"
+        standby = msgspec.structs.replace(
+            own,
+            address=address,
+            event_log_dir=events,
+            state_file=str(run_dir / f"{name}{CHANGES}"),
+            lease=lease,
+        )
+        standbys.append((name, standby))
+    leader = msgspec.structs.replace(own, lease=lease)
+    return msgspec.structs.replace(shard, controller=leader, standbys=tuple(standbys))
 
 
 def console_addresses(address: str, count: int) -> tuple[str, ...]:
@@ -104,10 +142,9 @@ def console_addresses(address: str, count: int) -> tuple[str, ...]:
 
 def listeners(shards: list[LocalShard]) -> Iterator[tuple[str, str]]:
     """Yield the addresses of TCP that controllers listen on, each with the key that says so."""
+    key = "[shards] controllers" if len(shards) > 1 else "[controller] address"
     for shard in shards:
-        if is_tcp(shard.controller.address):
-            key = "[shards] controllers" if len(shards) > 1 else "[controller] address"
-            yield key, shard.controller.address
+        yield from ((key, each.address) for _, each in shard.all if is_tcp(each.address))
 
 
 def _several(config: Config, run_dir: Path) -> tuple[list[ControllerConfig], tuple[int, ...]]:
@@ -222,7 +259,7 @@ def make_plan(config: Config) -> Plan:
             *([(REPOSITORY,)] if repository.path else []),
             tuple([job.name for job in gateways]),
             *([_consoles(len(shards))] if cluster.console else []),
-            tuple(shard.name for shard in shards),
+            tuple(name for shard in shards for name, _ in shard.all),
         ),
         shards=tuple(len(shard.workers) for shard in shards),
         models=len(specs),
@@ -347,8 +384,8 @@ def _jobs(config: Config, source: ModelSource, shards: list[LocalShard], pool: W
     graphs = read_folder(cluster.graphs)
     jobs: list[Job] = [
         ControllerJob(
-            name=shard.name,
-            controller=replace(shard.controller, keys=own_keys(cluster.keys, "controller", shard.name)),
+            name=name,
+            controller=replace(controller, keys=own_keys(cluster.keys, "controller", name)),
             scheduler=config.scheduler,
             models=source,
             graphs=() if shard.number else graphs,
@@ -357,6 +394,7 @@ def _jobs(config: Config, source: ModelSource, shards: list[LocalShard], pool: W
             priority=priority,
         )
         for shard in shards
+        for name, controller in shard.all
     ]
     addresses = tuple(shard.address for shard in shards)
     jobs += gateway_jobs(config, addresses, shared, exec_cores, nice, priority)

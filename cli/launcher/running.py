@@ -18,7 +18,7 @@ import msgspec
 
 from mainspring.cli.launcher.addresses import answers, check_free, is_tcp, prepare_sockets
 from mainspring.cli.launcher.jobs import GatewayJob, Job
-from mainspring.cli.launcher.process_plan import CHANGES, LAUNCHER, Plan
+from mainspring.cli.launcher.process_plan import CHANGES, LAUNCHER, LEASE, Plan
 from mainspring.cli.launcher.provider import ProviderLink, Runner
 from mainspring.cli.launcher.readiness import Readiness
 from mainspring.cli.launcher.repository import FirstLook
@@ -147,8 +147,9 @@ class Running(ABC):
             prepare_sockets(self.plan.run_dir)
             self.first_look.prepare()
             # What was changed lasts as long as this cluster: another begins with what it is told.
-            for changes in self.plan.run_dir.glob(f"*{CHANGES}"):
-                changes.unlink()
+            for pattern in (f"*{CHANGES}", f"{LEASE}.*"):
+                for changes in self.plan.run_dir.glob(pattern):
+                    changes.unlink()
             try:
                 self._start()
                 self._wait_until_ready(stop)

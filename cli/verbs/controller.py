@@ -50,6 +50,14 @@ StateFile = Annotated[
         "forgets it."
     ),
 ]
+Lease = Annotated[
+    str | None,
+    typer.Option(
+        help="Lease that several controllers share, of whom one leads: file:PATH on one machine, "
+        "etcd://HOST:PORT, or kubernetes:NAME. Workers and "
+        "gateways are given the addresses of all, with commas between them."
+    ),
+]
 Address = Annotated[
     str | None,
     typer.Option(
@@ -74,6 +82,10 @@ def controller(
     policy_option: PolicyOptions = None,
     event_log: Annotated[Path | None, EVENT_LOG] = None,
     state_file: StateFile = None,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Put a damaged --state-file aside and begin anew.")
+    ] = False,
+    lease: Lease = None,
     drain_timeout: DrainTimeout = DEFAULT_DRAIN,
     log_level: LogLevel = "WARNING",
     log_format: LogFormat = "text",
@@ -96,6 +108,8 @@ def controller(
         keys=_text(folder) or "",
         event_log_dir=_text(event_log),
         state_file=_text(state_file),
+        forget=forget,
+        lease=lease or whole.controller.lease,
         **with_shards(whole, shard),
     )
     with contextlib.ExitStack() as stack:

@@ -80,6 +80,9 @@ PlannedDevices = Annotated[
         "spec of a simulation; its models, too, if they come from one table of profiles and none are named.",
     ),
 ]
+Controllers = Annotated[
+    int | None, typer.Option(help="Controllers: one leads, the others take over if it is gone.")
+]
 KeysOfAll = Annotated[
     Path | None,
     typer.Option(
@@ -100,6 +103,7 @@ def up(
     load_model: LoadModels = None,
     workers: Annotated[int | None, WORKERS] = None,
     gateways: Gateways = None,
+    controllers: Controllers = None,
     device: Annotated[str | None, DEVICES] = None,
     devices: PlannedDevices = None,
     engine: Annotated[str | None, ENGINE] = None,
@@ -122,23 +126,29 @@ def up(
     log_format: Annotated[str | None, LOG_FORMAT] = None,
 ) -> None:
     """Run controller, gateway and workers on this machine until Ctrl-C or SIGTERM, which drain."""
-    from mainspring.cli.configuration.policies import parse_options
     from mainspring.cli.launcher.up import Ports, run_up
 
     values: dict[str, dict[str, Any]] = {
         "cluster": {
-            **_texts(store=store, profiles=profiles, run_dir=run_dir, keys=keys),
+            **_texts(
+                store=store, profiles=profiles, run_dir=run_dir, keys=keys, engine=engine, device=device
+            ),
             **_texts(graphs=_folder(graphs, applications), log_level=log_level, log_format=log_format),
-            **_texts(device=device, engine=engine),
-            **{"workers": workers, "gateways": gateways, "copies": copies, "insecure": insecure or None},
+            "insecure": insecure or None,
+            **{"workers": workers, "gateways": gateways, "controllers": controllers, "copies": copies},
             "stop_timeout_s": drain_timeout and duration_ns(drain_timeout, "--drain-timeout") / 1e9,
         },
         "repository": {**_texts(path=model_repository, mode=model_control_mode), "load_models": load_model},
         "worker": {"pages": pages},
-        "scheduler": {"policy": policy, "policy_options": parse_options(policy_option or []) or None},
+        "scheduler": _scheduler(policy, policy_option),
     }
-    ports = Ports(port, http_port, grpc_port, metrics_port, console_port)
-    run_up(config, _given(values), ports, ray, devices)
+    run_up(config, _set(values), Ports(port, http_port, grpc_port, metrics_port, console_port), ray, devices)
+
+
+def _scheduler(policy: str | None, options: list[str] | None) -> dict[str, Any]:
+    from mainspring.cli.configuration.policies import parse_options
+
+    return {"policy": policy, "policy_options": parse_options(options or []) or None}
 
 
 def _folder(graphs: Path | None, applications: Path | None) -> Path | None:
@@ -153,7 +163,7 @@ def _texts(**values: object) -> dict[str, str | None]:
     return {name: None if value is None else str(value) for name, value in values.items()}
 
 
-def _given(values: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _set(values: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return what the command line says, without what it does not."""
     return {
         table: {key: value for key, value in keys.items() if value is not None}

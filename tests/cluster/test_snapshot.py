@@ -8,9 +8,9 @@ from mainspring.cluster.residency import at
 from mainspring.cluster.snapshot import AT_ONCE, snapshot
 from mainspring.messages.actions import Infer, Prepare, Result
 from mainspring.messages.codes import Status
+from mainspring.messages.estimates import InferEstimate
 from mainspring.messages.events import ModelAdded, ModelRemoved, RequestCancelled, WorkerLeft
 from mainspring.messages.snapshot import (
-    InferEstimate,
     ModelServed,
     ModelState,
     OutstandingState,

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from mainspring.controller.config import ControllerConfig
-from mainspring.controller.journal import Journal
 from mainspring.controller.logged_scheduler import LoggedScheduler
+from mainspring.controller.memory import Memory
 from mainspring.controller.outbox import Dropped
 from mainspring.controller.shell import Shell
 from mainspring.messages import PROTOCOL_VERSION
@@ -157,11 +157,11 @@ def test_a_worker_that_leaves_by_itself_meanwhile_is_not_drained_when_it_comes_b
 
 def test_where_workers_went_outlives_the_controller(tmp_path: Path) -> None:
     path = tmp_path / "changes"
-    journal = Journal(str(path))
-    journal.moved("w0", ADDRESSES[1])
-    journal.moved("w1", ADDRESSES[1])
-    journal.moved("w1", "")
-    assert Journal(str(path)).places == {"w0": ADDRESSES[1]}
+    memory = Memory(str(path))
+    memory.moved("w0", ADDRESSES[1])
+    memory.moved("w1", ADDRESSES[1])
+    memory.moved("w1", "")
+    assert Memory(str(path)).places == {"w0": ADDRESSES[1]}
     bench = Bench(path)
     bench.join("w0")
     assert bench.greets("w0") == [{"type": "greet", "controller": ADDRESSES[1], "again": True}]

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainspring.controller.journal import Journal
+from mainspring.controller.memory import Memory
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import TO_PROVIDER
 from mainspring.messages.codes import Reason
@@ -135,7 +135,7 @@ def test_a_worker_that_came_by_a_move_is_wanted_after_a_restart(stage: Stage, tm
 def test_a_provider_that_has_not_heard_of_a_move_is_told_of_it_when_it_greets(
     stage: Stage, tmp_path: Path
 ) -> None:
-    Journal(str(tmp_path / "changes")).moved("w9", "tcp://b:1")
+    Memory(str(tmp_path / "changes")).moved("w9", "tcp://b:1")
     stage.start(MODELS, state_file=str(tmp_path / "changes"))
     gateway, _ = stage.cluster("a")
     launcher = provider(stage)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from mainspring.controller.administration import Administration
 from mainspring.controller.clock import PeerClock
 from mainspring.controller.config import ControllerConfig
-from mainspring.controller.journal import Journal
 from mainspring.controller.logged_scheduler import SETTLE_ENTRIES, SETTLE_NS, LoggedScheduler
+from mainspring.controller.memory import Memory
 from mainspring.controller.outbox import (
     ANSWER_INTERVAL_NS,
     AnswerLimit,
@@ -24,7 +24,8 @@ from mainspring.controller.outbox import (
     dispatches,
     on_worker_clock,
 )
-from mainspring.controller.shell import LEFT_NS, Shell, StartGrace
+from mainspring.controller.shell import Shell
+from mainspring.controller.start_grace import LEFT_NS, StartGrace
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import DropWorker, Infer, Load, Reject, Result, Unload
 from mainspring.messages.codec import encode
@@ -401,7 +402,7 @@ def test_a_status_that_takes_long_to_make_is_made_rarely() -> None:
         bench.shell.sessions,
         Outbox(bench.wire, bench.shell.sessions, bench.dropped),
         bench.dropped,
-        Journal(),
+        Memory(),
         clock=lambda: next(instant_ns) * cost_ns,
         shards=bench.shell.shards,
         moves=bench.shell.moves,

@@ -8,13 +8,13 @@ import typing
 import msgspec
 import pytest
 
-from mainspring.messages import actions, observing, operating, peers, repository
+from mainspring.messages import actions, following, observing, operating, peers, repository
 from mainspring.messages.roles import MAY_SAY, Role, fault, may_connect
 
 MESSAGES = sorted(
     {
         each
-        for module in (actions, observing, operating, peers, repository)
+        for module in (actions, following, observing, operating, peers, repository)
         for each in vars(module).values()
         if isinstance(each, type) and issubclass(each, msgspec.Struct) and each.__struct_config__.tag
     },
@@ -60,13 +60,14 @@ def test_the_table_and_the_vocabularies_are_the_same() -> None:
         return {kind for (_, to), kinds in MAY_SAY.items() if to is receiver for kind in kinds}
 
     vocabulary = {*typing.get_args(peers.ToController | observing.FromObserver), actions.Result}
+    vocabulary.add(following.FollowerHello)
     assert said(Role.CONTROLLER) == vocabulary
     assert MAY_SAY[Role.CONTROLLER, Role.GATEWAY] == set(typing.get_args(peers.ToGateway))
     assert said(Role.WORKER) == {*typing.get_args(peers.ToWorker | actions.Action), peers.Input}
 
 
 def test_who_connects_where() -> None:
-    assert set(may_connect(Role.CONTROLLER)) == set(Role) - {Role.CONTROLLER, Role.CLIENT}
+    assert set(may_connect(Role.CONTROLLER)) == set(Role) - {Role.CLIENT}
     assert may_connect(Role.CLIENT) == (Role.GATEWAY,)
     assert Role.OBSERVER not in may_connect(Role.WORKER)
     assert may_connect(Role.OPERATOR) == (Role.CONTROLLER,)

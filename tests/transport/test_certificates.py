@@ -48,6 +48,7 @@ ALLOWED = {
     ("observer", "controller"): "Goodbye ObserverHello Pong",
     ("operator", "controller"): "Goodbye ObserverHello Operate Pong",
     ("provider", "controller"): "Goodbye Pong ProviderHello Running",
+    ("controller", "controller"): "FollowerHello Goodbye Pong",
     ("gateway", "worker"): "Input",
     ("gateway", "repository"): "GetIndex LoadModel UnloadModel",
 }

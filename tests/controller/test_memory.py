@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from mainspring.controller.journal import Journal
+from mainspring.controller.memory import Damaged, Memory
 from mainspring.messages.actions import Load, Prepare
+from mainspring.messages.estimates import InferEstimate, LoadRates
 from mainspring.messages.events import OperatorAsked
 from mainspring.messages.graphs import GraphSpec, StepSpec
 from mainspring.messages.operating import (
@@ -19,10 +21,13 @@ from mainspring.messages.operating import (
     SetGraph,
     UnpinModel,
 )
-from mainspring.messages.peers import DefaultSlo, Graph, ModelUp, QueryArrival, Welcome
+from mainspring.messages.peers import DefaultSlo, Dispatch, Graph, ModelUp, QueryArrival, Welcome
 from mainspring.messages.queries import Piece, QueryStep
+from mainspring.messages.served import ServedModel
 from tests.controller.peers import Stage, spec
 from tests.controller.test_administration import Operator
+
+LOADS = LoadRates({"cpu": 2.5})
 
 
 @pytest.fixture
@@ -31,19 +36,19 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_the_last_change_of_each_subject_is_in_force_after_a_restart(path: Path) -> None:
-    journal = Journal(str(path))
-    journal.removed("a")
-    journal.added(spec("b"))
-    journal.removed("b")
-    journal.added(spec("b", "other"))
+    memory = Memory(str(path))
+    memory.removed("a")
+    memory.added(spec("b"))
+    memory.removed("b")
+    memory.added(spec("b", "other"))
     for command in (
         *(DrainWorker("w0"), DrainWorker("w1"), ResumeWorker("w0"), LoadOn("a")),
         *(PinModel("x"), PinModel("y"), UnpinModel("x"), PinModel("gone")),
         *(SetDefaultSlo("x", 5), SetDefaultSlo("y", 6), SetDefaultSlo("x", None)),
     ):
-        journal.operated(OperatorAsked("ann", command))
-    journal.removed("gone")
-    again = Journal(str(path))
+        memory.operated(OperatorAsked("ann", command))
+    memory.removed("gone")
+    again = Memory(str(path))
     assert again.models == {"a": None, "b": spec("b", "other"), "gone": None}
     assert [(each.who, each.command) for each in again.asked.values()] == [
         ("ann", DrainWorker("w1")),
@@ -54,29 +59,94 @@ def test_the_last_change_of_each_subject_is_in_force_after_a_restart(path: Path)
 
 
 def test_a_line_that_was_not_written_whole_costs_itself_alone(path: Path) -> None:
-    journal = Journal(str(path))
-    journal.removed("a")
-    journal.removed("b")
+    memory = Memory(str(path))
+    memory.removed("a")
+    memory.removed("b")
     path.write_bytes(path.read_bytes()[:-5])
-    assert list(Journal(str(path)).models) == ["a"]
+    assert list(Memory(str(path)).models) == ["a"]
+
+
+@pytest.mark.parametrize("line", [0, 1, 2])
+@pytest.mark.parametrize("change", [lambda old: b"x" + old[1:], lambda old: old[:-3] + b"a" + old[-2:]])
+def test_damage_is_refused_unless_it_is_to_be_forgotten(
+    path: Path, line: int, change: Callable[[bytes], bytes]
+) -> None:
+    memory = Memory(str(path))
+    for name in "abc":
+        memory.removed(name)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(change(each) if number == line else each for number, each in enumerate(lines)))
+    damaged = path.read_bytes()
+    with pytest.raises(Damaged, match="--forget"):
+        Memory(str(path))
+    assert path.read_bytes() == damaged
+    assert Memory(str(path), forget=True).models == {}
+    assert path.with_name("changes.damaged").read_bytes() == damaged
+    assert Memory(str(path)).models == {}
+
+
+def test_a_snapshot_that_lacks_lines_is_damaged(path: Path) -> None:
+    memory = Memory(str(path))
+    memory.removed("a")
+    memory.removed("b")
+    Memory(str(path))
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
+    with pytest.raises(Damaged, match="1 of 2 lines"):
+        Memory(str(path))
+
+
+def test_all_of_it_is_told_to_another(path: Path) -> None:
+    leader, other = Memory(), Memory(str(path))
+    other.removed("old")
+    leader.on_kept = other.told
+    leader.began(7)
+    leader.added(spec("a"))
+    leader.serving(ServedModel("a", {1: "a"}))
+    leader.moved("w0", "tcp://elsewhere:1")
+    leader.estimated(LOADS)
+    assert other.models == {"old": None, "a": spec("a")}
+    late = Memory()
+    for line in leader.lines():
+        late.told(line)
+    for each in (late, Memory(str(path))):
+        assert (each.epoch, each.served, each.places) == (7, leader.served, leader.places)
+        assert list(each.estimates.values()) == [LOADS]
+    with pytest.raises(ValueError, match="checksum"):
+        late.told(leader.lines()[0].replace(b"7", b"8"))
+
+
+def test_what_was_learnt_outlives_the_controller(stage: Stage, path: Path) -> None:
+    stage.start((spec("a", infer_ms=50.0),), state_file=str(path))
+    gateway, _ = stage.cluster("a")
+    for counter in range(1, 13):
+        gateway.arrive(counter, "a")
+        stage.until(lambda counter=counter: len(gateway.all(Dispatch)) == counter)
+    stage.until(lambda: b"infer_estimate" in path.read_bytes())
+    address = stage.address
+    stage.stop()
+    controller = stage.start((spec("a", infer_ms=50.0),), state_file=str(path), address=address)
+    states = list(controller.scheduler.cluster.estimates.states())
+    learnt = [each for each in states if isinstance(each, InferEstimate)]
+    assert [each.device_kind for each in learnt] == ["cpu"]
+    assert learnt[0].durations[0].estimate_ns < 50_000_000
 
 
 def test_the_file_does_not_grow_with_what_later_changes_undo(path: Path) -> None:
-    journal = Journal(str(path))
+    memory = Memory(str(path))
     for _ in range(3_000):
-        journal.removed("a")
-        journal.added(spec("a"))
+        memory.removed("a")
+        memory.added(spec("a"))
     assert len(path.read_bytes().splitlines()) < 1_100
-    assert Journal(str(path)).models == {"a": spec("a")}
+    assert Memory(str(path)).models == {"a": spec("a")}
 
 
 def test_a_file_that_cannot_be_written_is_named_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    journal = Journal(str(path))
+    memory = Memory(str(path))
     path.unlink()
     path.mkdir()
-    journal.removed("a")
-    journal.removed("b")
-    assert list(journal.models) == ["a", "b"]
+    memory.removed("a")
+    memory.removed("b")
+    assert list(memory.models) == ["a", "b"]
     assert [record.getMessage().count(str(path)) for record in caplog.records] == [1]
 
 
@@ -137,12 +207,12 @@ def test_what_was_learnt_of_a_graphs_steps_outlives_a_restart_of_all(stage: Stag
 
 
 def test_a_share_is_recorded_where_it_is_new_and_forgotten_with_its_graph(path: Path) -> None:
-    journal = Journal(str(path))
+    memory = Memory(str(path))
     for share in (1.05, 0.5, 0.55, 0.7):
-        journal.learnt("g", {"some": share})
-    assert len(path.read_bytes().splitlines()) == 2
-    assert Journal(str(path)).shares == {"g": {"some": 0.7}}
-    journal.learnt("g", {})
-    assert Journal(str(path)).shares == {"g": {}}, "all are 1 again"
-    journal.operated(OperatorAsked("ann", SetGraph("g", None)))
-    assert Journal(str(path)).shares == {}
+        memory.learnt("g", {"some": share})
+    assert len(path.read_bytes().splitlines()) == 3, "the header and two"
+    assert Memory(str(path)).shares == {"g": {"some": 0.7}}
+    memory.learnt("g", {})
+    assert Memory(str(path)).shares == {"g": {}}, "all are 1 again"
+    memory.operated(OperatorAsked("ann", SetGraph("g", None)))
+    assert Memory(str(path)).shares == {}
