@@ -104,7 +104,7 @@ class TownClient:
             self._link.send((encode(hello),))
         if self._welcome:
             return self._listen(now_ns)
-        return self._hello_ns or now_ns + _HELLO_AGAIN_NS
+        return max(self._hello_ns, now_ns + _HELLO_AGAIN_NS)
 
     def check(self) -> None:
         """Have nothing to check: what it is told is checked as it comes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import resource
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -20,10 +21,15 @@ class Played(NamedTuple):
     seeds: int
     failed: list[int]
     wall_s: float
+    busy_s: float
+    """Processor time of those that played."""
 
     def __str__(self) -> str:
-        rate = self.seeds / self.wall_s if self.wall_s else 0.0
-        return f"{self.seeds:,} seeds, {len(self.failed)} failed, {rate:.2f} seeds/s"
+        rate, cost = self.seeds / max(self.wall_s, 1e-9), self.seeds / max(self.busy_s, 1e-9)
+        return (
+            f"{self.seeds:,} seeds, {len(self.failed)} failed, {rate:.2f} seeds/s, "
+            f"{cost:.2f} seeds for a second of one processor"
+        )
 
 
 def workload_of(name: str) -> Workload:
@@ -52,6 +58,7 @@ def play(
     """Play seeds and tell of the first that fail, made small; ``until_s`` ends it early."""
     began_s, count, failed = time.monotonic(), 0, []
     seeds = list(seeds)
+    busy_s = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     with ProcessPoolExecutor(processes or len(os.sched_getaffinity(0))) as pool:
         for seed, wrong in zip(seeds, pool.map(partial(fails, workload=workload), seeds), strict=True):
             count += 1
@@ -65,7 +72,8 @@ def play(
             if until_s is not None and time.monotonic() - began_s > until_s:
                 pool.shutdown(wait=True, cancel_futures=True)
                 break
-    return Played(count, failed, time.monotonic() - began_s)
+    busy_s = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - busy_s
+    return Played(count, failed, time.monotonic() - began_s, busy_s)
 
 
 def story_of(seed: int, workload: str = "") -> Failure:
