@@ -79,6 +79,9 @@ def _one(
         return Fault(kind, at_ns, 0, where, amount=draws.lognormvariate(-4.0, 2.0))
     if kind == "slow":
         return Fault(kind, at_ns, for_ns, where, amount=draws.choice((1.5, 3.0, 10.0, 50.0)))
+    if kind == "hang":
+        # Long enough, more often than not, for the controller to give the worker up.
+        for_ns = round(min(10.0, draws.lognormvariate(0.7, 0.8)) * 1e9)
     if kind in ("crash", "power"):
         for_ns = max(for_ns, 20 * MS)
     return Fault(kind, at_ns, for_ns, where)

@@ -24,7 +24,7 @@ CLOCK_ERROR_NS: Final = 200_000
 STEP_NS: Final = 2_000 * MS
 """Time after a step of a clock within which nobody need have noticed it."""
 GOODPUT: Final = 0.95
-LEAST_SLO_NS: Final = 300 * MS
+LEAST_SLO_NS: Final = 500 * MS
 """Requests with less time may be refused for a LOAD."""
 
 

@@ -41,7 +41,7 @@ class Workload:
         """Return the models that are served."""
         count = draws.randint(2, 5)
         return [
-            model(f"m{number}", draws.randint(1, 3), draws.uniform(1, 8), draws.uniform(2, 20))
+            model(f"m{number}", draws.randint(1, 3), draws.uniform(1, 8), draws.choice((3, 10, 60)))
             for number in range(count)
         ]
 
