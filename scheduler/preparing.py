@@ -4,7 +4,8 @@ models.
 All workers share one line of models, in the order in which these came, and each has a place in it: what
 stands before that is prepared there, or on its way. So a worker that joins, or a model that comes, costs no
 entry for each pair of the two. Before the line go models that requests ask for, the last one first; behind it
-those that are to be prepared again (`Worker.prepare_queue`).
+those that are to be prepared again (`Worker.prepare_queue`). A worker that joins begins with the models that
+were asked for most.
 
 A call looks at some models and sends some PREPAREs; other workers have their turn at the next.
 """
@@ -12,6 +13,7 @@ A call looks at some models and sends some PREPAREs; other workers have their tu
 from __future__ import annotations
 
 from bisect import bisect_left
+from heapq import nlargest
 from itertools import islice
 from typing import Final
 
@@ -49,6 +51,8 @@ class Preparing:
         """Up to where each worker has looked at them, by its name."""
         self._asked_for: dict[str, Model] = {}
         """Models that requests ask for, the last one last."""
+        self._begins_with: dict[str, list[Model]] = {}
+        """Models that a worker which has just joined prepares first, by its name, the most asked for last."""
         self._turns: dict[str, Worker] = {}
         """Workers that may have PREPAREs to be sent."""
         self._looked = self._sent = 0
@@ -78,11 +82,16 @@ class Preparing:
     def join(self, now_ns: int, worker: Worker) -> None:
         """Have a worker prepare what it has not."""
         self._places[worker.name] = 0
+        asked_for = [model for model in self._line if model is not None and model.counts.arrived]
+        most = nlargest(MOST_ASKED_FOR, asked_for, key=_demand)
+        if most:
+            self._begins_with[worker.name] = most[::-1]
         self.next(now_ns, worker)
 
     def leave(self, worker: Worker) -> None:
         """Forget a worker that is gone."""
         self._places.pop(worker.name, None)
+        self._begins_with.pop(worker.name, None)
         self._turns.pop(worker.name, None)
 
     def again(self, now_ns: int, model: Model, worker: Worker) -> None:
@@ -143,6 +152,8 @@ class Preparing:
 
     def _first(self, worker: Worker) -> Model | None:
         """Return the model that a worker prepares next; None if there is none, or it was not found yet."""
+        if self._begins_with and (found := self._asked_for_most(worker)) is not None:
+            return found
         for name in reversed(self._asked_for):
             model = self._asked_for[name]
             if not model.absent & worker.bit and is_known(model, worker):
@@ -150,7 +161,7 @@ class Preparing:
         line, place = self._line, self._places[worker.name]
         end = min(len(line), place + LOOKED_AT - self._looked)
         begin = place
-        found: Model | None = None
+        found = None
         while place < end and found is None:
             each = line[place]
             place += 1
@@ -162,6 +173,16 @@ class Preparing:
             name, _ = worker.prepare_queue.popitem(last=False)
             found = self._preparable(worker, name)
         return found
+
+    def _asked_for_most(self, worker: Worker) -> Model | None:
+        """Return what a worker that has just joined prepares next; None once it has begun all of that."""
+        left, models = self._begins_with.get(worker.name, []), self._state.cluster.models
+        while left:
+            model = left.pop()
+            if models.get(model.name) is model and not model.absent & worker.bit and is_known(model, worker):
+                return model
+        self._begins_with.pop(worker.name, None)
+        return None
 
     def _preparable(self, worker: Worker, name: str) -> Model | None:
         """Return the model of a name if it may be prepared on a worker."""
@@ -183,3 +204,8 @@ class Preparing:
         self._line = [*kept]
         self._numbers = [model.number for model in kept]
         self._gone = 0
+
+
+def _demand(model: Model) -> tuple[int, int]:
+    """Return how often a model was asked for; of several, the one that came first counts more."""
+    return model.counts.arrived, -model.number

@@ -1,7 +1,7 @@
 """The store's files as a worker uses them, and the host memory that weights are read into.
 
-Hashing a file takes about as long as reading it, so a state that was found right is remembered by the file's
-device, inode, length and time of modification; an altered file differs in one of them.
+Hashing a file takes about as long as reading it, so a state that was found right is remembered, over a
+restart, too (`known_files`).
 
 The files of a model that a worker failed on are watched until they change and another try is worthwhile. The
 PREPARE thread checks those files alone, a bounded number at a time, so that serving never waits for the file
@@ -42,13 +42,11 @@ from mainspring.compiler.artifact.store import Fingerprint, Store
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, TensorSpec
 from mainspring.messages.targets import cannot_run
 from mainspring.worker.engine import Bytes, EngineError
+from mainspring.worker.engines.known_files import KnownFiles, state_of
 
-State = tuple[int, int, int, int]
 _CHUNK_BYTES = 4 << 20
 _READ_BYTES = 16 << 20
 """Bytes of a file that are read and hashed at a time while it is read into memory."""
-_REMEMBERED = 65_536
-"""Most states that are remembered as right; a forgotten one, the oldest, is hashed again if it returns."""
 INTERVAL_NS = 1_000_000_000
 """Time between two checks."""
 LOOKED_AT = 256
@@ -111,20 +109,21 @@ def _flat(tensor: TensorSpec) -> TensorSpec:
 class Integrity:
     """Checks open files against the hashes in their manifests."""
 
-    def __init__(self) -> None:
-        self._right: dict[tuple[State, str], None] = {}
+    def __init__(self, known: KnownFiles | None = None) -> None:
+        """``known`` are files that were found right before."""
+        self._right = KnownFiles() if known is None else known
 
     def holds(self, file: int, expected: str) -> bool:
         """Return whether `check` has found the file right in its present state; nothing is read."""
-        return (_state(file), expected) in self._right
+        return (state_of(file), expected) in self._right
 
     def check(self, file: int, expected: str, path: object, remedy: str) -> None:
         """Raise `EngineError`, with ``path`` and ``remedy``, unless the file's SHA-256 is ``expected``.
 
         Reads the whole file the first time, and again only after it was written to.
         """
-        known = (_state(file), expected)
-        if known in self._right:
+        state = state_of(file)
+        if (state, expected) in self._right:
             return
         digest = hashlib.sha256()
         offset = 0
@@ -133,9 +132,7 @@ class Integrity:
             offset += len(chunk)
         if digest.hexdigest() != expected:
             raise altered(path, remedy)
-        if len(self._right) >= _REMEMBERED:
-            del self._right[next(iter(self._right))]
-        self._right[known] = None
+        self._right.add(state, expected)
 
 
 def read_weights(path: Path, expected: str, remedy: str, memory: memoryview) -> None:
@@ -153,11 +150,6 @@ def read_weights(path: Path, expected: str, remedy: str, memory: memoryview) -> 
 def altered(path: object, remedy: str) -> EngineError:
     """Return the error for a file that is not what the manifest says."""
     return EngineError(f"{path} was altered after it was compiled; {remedy}")
-
-
-def _state(file: int) -> State:
-    found = os.fstat(file)
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class _Waiting(NamedTuple):

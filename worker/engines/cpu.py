@@ -38,6 +38,7 @@ from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.core.residency import slot_layout
 from mainspring.worker.engine import EngineError, Staged
 from mainspring.worker.engines.artifacts import Arena, Integrity, MappedFile, allocate, stored, take
+from mainspring.worker.engines.known_files import KnownFiles, default_path
 from mainspring.worker.engines.python import PythonModel, PythonPrograms
 
 AddressOf = Callable[[int], int]
@@ -226,7 +227,7 @@ class CpuEngine:
         self._take_io(READY_IO_BYTES)
         self._base = self._arena.address
         self._io_base = int(self.io.ctypes.data)
-        self._integrity = Integrity()
+        self._integrity = Integrity(KnownFiles(default_path(self._store.root)))
         self._prepared: dict[str, _Prepared] = {}
         self._programs: dict[str, Program] = {}
         self._placements = Placements(placements)

@@ -18,6 +18,7 @@ from mainspring.worker.engines.cuda.driver import Driver
 from mainspring.worker.engines.cuda.launch_plans import LaunchPlanProgram
 from mainspring.worker.engines.cuda.memory import DeviceMemory
 from mainspring.worker.engines.cuda.programs import Program, Times
+from mainspring.worker.engines.known_files import KnownFiles, default_path
 
 AUTO = "auto"
 
@@ -50,7 +51,7 @@ class Opener:
         self._times = times
         self._alone = alone
         self._preparing = driver.stream()
-        self._integrity = Integrity()
+        self._integrity = Integrity(KnownFiles(default_path(store.root)))
 
     def find(self, manifest: Manifest) -> Open:
         """Do what the device has no part in, such as compiling; return what opens the program then.
