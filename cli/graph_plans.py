@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import typer
 
+from mainspring.planner.graph_picture import draw_plan
 from mainspring.planner.graph_queues import GraphProblem, GraphQueues, read_graph_problem
 from mainspring.planner.inferline import GraphPlan, plan_graph
 from mainspring.planner.shared import SharedPlan, SharedPools, share_devices
@@ -32,7 +33,9 @@ def plan_graphs(
     bounds. With ``shared`` its steps share the devices. Raises `PlanError`."""
     problem = read_graph_problem(spec)
     (output / "plan.toml").unlink(missing_ok=True)
-    found = plan_graph(GraphQueues(problem, confidence), search, evaluations)
+    estimator = GraphQueues(problem, confidence)
+    found = plan_graph(estimator, search, evaluations)
+    draw_plan(found, estimator, output / "plan.png")
     together = _shared(found, problem, confidence) if shared and found.feasible else None
     write_json(output / "plan.json", plan_fields(found, together))
     lines = told(found, problem) + _told_shared(found, problem, together, shared=shared)
@@ -43,7 +46,7 @@ def plan_graphs(
         own = _spec_of(table, found, problem)
         text = toml(own if together is None else planned(table, found.kinds, together.pool))
         (output / "plan.toml").write_text(heading + "\n" + text, encoding="utf-8")
-        lines.append(f"{output / 'plan.toml'}  {output / 'plan.json'}")
+        lines.append(f"{output / 'plan.toml'}  {output / 'plan.json'}  {output / 'plan.png'}")
     typer.echo(msgspec.json.encode(plan_fields(found, together)).decode() if as_json else "\n".join(lines))
     return found.feasible
 

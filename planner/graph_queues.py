@@ -257,6 +257,11 @@ class GraphQueues:
             self._known[stations] = self._played(stations)
         return self._known[stations]
 
+    @property
+    def estimates(self) -> Sequence[GraphEstimate]:
+        """Return all estimates, in the order in which they were made."""
+        return list(self._known.values())
+
     def holds(self, stations: Configuration) -> bool:
         """Return whether a configuration keeps the promise."""
         return self.evaluate(stations).holds(self.problem.attainment)

@@ -31,6 +31,8 @@ MOST_STEPS_EXACT = 3
 LARGEST_BATCH = 64
 LOAD_STEPS = 10
 """Halvings of the range of loads, to a thousandth of the sample's rate."""
+NEARLY = 1.05
+"""Windows may be longer than the sample by this."""
 MOST_TRIED = 2_000
 """Configurations that the search ``exact`` plays at most, unless it is told."""
 
@@ -327,5 +329,8 @@ def sample_of(problem: GraphProblem, stations: Configuration) -> Sample:
         one = step.throughput(station.kind, station.batch)
         share = rate / problem.queries.rate
         steps.append(TunedStep(share, one, rate / (one * station.replicas), station.replicas))
-    windows = windows_ns(round(max(ends_ns)))
+    span_ns = NEARLY * float(problem.queries.due_ns[-1] - problem.queries.due_ns[0])
+    every = windows_ns(round(max(ends_ns)))
+    # A window longer than the sample would always be exceeded.
+    windows = tuple(each for each in every if each <= span_ns) or every[:1]
     return Sample(windows, envelope(problem.queries.due_ns, windows), tuple(steps))

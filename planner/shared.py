@@ -90,22 +90,36 @@ class SharedPools:
 
 
 def share_devices(pools: SharedPools, first: Pool, most: int = MOST_SIMULATED) -> SharedPlan | None:
-    """Return the fewest devices of each kind, begun with ``first``; None if it does not hold when shared.
+    """Return the fewest devices of each kind, begun with ``first`` or, if that does not hold when shared,
+    with as many of one kind alone for its price; None if none of them does.
 
     The kind that costs most goes first, down to the fewest that hold; again until no kind has one too many.
     """
-    if not pools.holds(first):
+    start = next((pool for pool in (first, *_alone(pools, first)) if pools.holds(pool)), None)
+    if start is None:
         return None
-    best, before = first, None
+    best, before = start, None
     while best != before and len(pools.tried) < most:
         before = best
-        kinds = pools.problem.kinds
-        for place in sorted(range(len(kinds)), key=lambda place: -kinds[place].price * best[place]):
+        spent = [-kind.price * count for kind, count in zip(pools.problem.kinds, best, strict=True)]
+        for place in np.argsort(spent, kind="stable").tolist():
             best = _fewest(pools.holds, best, place, lambda: len(pools.tried) < most)
     share, low = pools.tried[best]
     return SharedPlan(
         pool=best, price=pools.price(best), attainment=share, low=low, simulated=len(pools.tried)
     )
+
+
+def _alone(pools: SharedPools, first: Pool) -> list[Pool]:
+    """Return pools of one kind alone, of those in ``first``, for at most its price; the dearest first."""
+    kinds, budget = pools.problem.kinds, pools.price(first) + 1e-9
+    places = [place for place, count in enumerate(first) if count]
+    places.sort(key=lambda place: -kinds[place].price)
+    found = [
+        tuple(int(budget / kinds[place].price) * (other == place) for other in range(len(first)))
+        for place in places
+    ]
+    return [pool for pool in found if pool != first]
 
 
 def _fewest(holds: Callable[[Pool], bool], pool: Pool, place: int, goes_on: Callable[[], bool]) -> Pool:

@@ -21,8 +21,15 @@ from mainspring.cli.options import (
     Threads,
     seconds,
 )
+from mainspring.cli.spans import Log
 from mainspring.messages.choices import one_of
 
+Seconds = Annotated[
+    str, typer.Option("--seconds", help="Time for each number; five runs are made in any case.")
+]
+Graph = Annotated[
+    str | None, typer.Option(help="With --log: profile this graph by what the log holds of it.")
+]
 WIDTH = 140
 """Width of what is printed where there is no terminal whose width would limit it."""
 
@@ -43,10 +50,7 @@ def profile(
     device: Annotated[str, DEVICE] = "cpu",
     device_kind: Annotated[str | None, DEVICE_KIND] = None,
     batch_sizes: Annotated[str | None, BATCH_SIZES] = None,
-    effort: Annotated[
-        str,
-        typer.Option("--seconds", help="Time for each number; five runs are made in any case."),
-    ] = "1s",
+    effort: Seconds = "1s",
     threads: Threads = 1,
     op_library: LibraryOption = None,
     csv: Annotated[Path | None, typer.Option(help="File for the table as CSV.")] = None,
@@ -55,12 +59,18 @@ def profile(
         str | None, typer.Option(help="Store the fastest of the named models once more, under this name.")
     ] = None,
     realtime: Realtime = True,
+    graph: Graph = None,
+    log: Log = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure LOAD and INFER of models on this machine's device, as the paper's appendix A does.
 
-    Durations are medians of whole calls; a profile that is stored is near the 99th percentile.
+    Durations are medians of whole calls; a profile that is stored is near the 99th percentile. With --graph:
+    shares of steps, conditions that go together, and durations by --log, as part of a spec to plan.
     """
+    if graph is not None or log is not None:
+        _profile_graph(graph, log, device_kind, as_json=as_json)
+        return
     from mainspring.cli.profiling.profiling import by_executable
     from mainspring.compiler.artifact.store import Store
     from mainspring.compiler.choosing.durations import Effort
@@ -80,6 +90,33 @@ def profile(
     if fastest:
         _keep_fastest(opened, rows, fastest)
     _print_json(rows, engine, device_kind or kind) if as_json else _print(rows)
+
+
+def _profile_graph(graph: str | None, log: Path | None, kind: str | None, *, as_json: bool) -> None:
+    """Print what a log tells of a graph."""
+    from mainspring.telemetry.entries import SegmentHeader
+    from mainspring.telemetry.graph_profile import GraphProfiler, as_spec
+    from mainspring.telemetry.log import read_entries
+
+    if graph is None or log is None:
+        raise typer.BadParameter("--graph and --log belong together", param_hint="--graph")
+    profiler = GraphProfiler(graph)
+    for _, entry in read_entries(log):
+        if not isinstance(entry, SegmentHeader):
+            profiler.take(entry)
+    found = profiler.finish()
+    if found is None:
+        raise typer.BadParameter(f"{log} has no query of a graph {graph!r}", param_hint="--graph")
+    try:
+        text = as_spec(found, kind)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--device-kind") from None
+    if as_json:
+        import msgspec
+
+        print(json.dumps(msgspec.to_builtins(found, str_keys=True), indent=2))
+    else:
+        print(text, end="")
 
 
 def _config(

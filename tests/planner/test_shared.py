@@ -33,6 +33,13 @@ def test_a_pool_that_does_not_hold_when_shared_is_no_plan() -> None:
     assert share_devices(Known([(7, 0)]), (6, 12)) is None
 
 
+def test_one_kind_alone_may_hold_where_the_mixture_does_not() -> None:
+    """Seven of the dear kind cost what six of it and fourteen of the cheap one do."""
+    found = share_devices(Known([(7, 0)]), (6, 14))
+    assert found is not None
+    assert found.pool == (7, 0)
+
+
 def test_simulations_are_bounded() -> None:
     known = Known([(1, 1)])
     assert share_devices(known, (20, 60), most=4) is not None

@@ -119,6 +119,21 @@ def test_after_a_fall_replicas_go_when_it_has_been_calm_with_the_least_load() ->
     assert all(1 <= each <= most_of for each, most_of in zip(found[-1], final, strict=True))
 
 
+def test_no_window_is_longer_than_the_sample() -> None:
+    problem = read_graph_problem(pipeline())
+    made = sample_of(problem, inferline(GraphQueues(problem)))
+    assert made.windows[-1] <= 21 * SECOND_NS
+    came = gamma(150, 100, 1, 7)
+    found = decisions(Tuner(made, 0), came, 100)
+    assert max(each[0] for each in found) <= 1.5 * made.steps[0].replicas
+
+
+def test_bursts_take_less_in_proportion_than_by_the_rate_of_their_window() -> None:
+    made, came = sample(), gamma(150, 60, 2, 5)
+    ours, papers = (decisions(Tuner(made, 0, relative=each), came, 60)[-1] for each in (True, False))
+    assert made.steps[0].replicas < ours[0] < papers[0]
+
+
 def test_a_plan_tells_the_tuner_its_loads() -> None:
     problem = read_graph_problem(pipeline())
     stations = inferline(GraphQueues(problem))
