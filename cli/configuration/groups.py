@@ -86,17 +86,13 @@ def of_plan(path: Path) -> tuple[list[dict[str, Any]], str | None]:
     return list(groups.values()), tables.pop() if len(tables) == 1 else None
 
 
-def own_workers(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the settings, as in ``[models.NAME]``, of models that have devices of a plan for their own."""
+def own_workers(path: Path) -> dict[str, tuple[int, int, str]]:
+    """Return workers, largest batch and kind of each model that has devices of a plan for its own."""
     from mainspring.simulator.cluster import assigned
     from mainspring.simulator.spec_file import parse_spec, read_table
 
-    found = {}
-    for each in assigned(parse_spec(read_table(path), str(path)).devices):
-        found[each.model] = {"workers": each.workers, "device_kind": each.kind}
-        if each.max_batch:
-            found[each.model]["max_batch"] = each.max_batch
-    return found
+    wishes = assigned(parse_spec(read_table(path), str(path)).devices)
+    return {each.model: (each.workers, each.max_batch, each.kind) for each in wishes}
 
 
 def preferring(scheduler: SchedulerConfig, groups: Sequence[DeviceConfig]) -> SchedulerConfig:

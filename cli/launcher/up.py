@@ -217,7 +217,7 @@ def with_plan(tables: Tables, flags: Tables, devices: Path) -> dict[str, dict[st
     if profiles is not None and not named.keys() & {"store", "profiles"}:
         found["profiles"] = profiles
     own = own_workers(devices)
-    return merged({"cluster": found, **({"models": own} if own else {})}, flags)
+    return merged({"cluster": found, **({"scheduler": {"own_workers": own}} if own else {})}, flags)
 
 
 def _defaults(*, any_port: bool) -> dict[str, dict[str, Any]]:

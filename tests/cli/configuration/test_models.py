@@ -45,3 +45,13 @@ def test_each_model_has_a_bound_of_rows_of_its_own(tmp_path: Path) -> None:
 def test_what_can_not_be_names_the_model_and_the_key(text: str, why: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=why):
         scheduler_of(text, tmp_path)
+
+
+def test_a_model_has_workers_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "mainspring.toml"
+    path.write_text('[models.a]\nworkers = 3\nmax_batch = 4\ndevice_kind = "cpu"\n[models.b]\nworkers = 1\n')
+    found = read_config(read_tables(path), str(path)).scheduler.own_workers
+    assert found == {"a": (3, 4, "cpu"), "b": (1, 0, "")}
+    path.write_text("[models.a]\nmax_batch = 4\n")
+    with pytest.raises(ConfigError, match="say how many with workers"):
+        read_config(read_tables(path), str(path))

@@ -118,6 +118,22 @@ def test_a_plan_is_the_devices_of_a_cluster(folder: Path, monkeypatch: pytest.Mo
     assert [job.worker.device_kind for job in jobs] == ["fast", "fast"]
 
 
+def test_a_plan_of_steps_gives_each_model_its_own_workers(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan_file = folder / "plan.toml"
+    plan_file.write_text(
+        '[[devices]]\nkind = "fast"\ncount = 2\nserves = "a"\nmax_batch = 4\n'
+        '[[devices]]\nkind = "fast"\ncount = 3\nserves = "b"\n'
+        '[[models]]\nprofiles = "ranker.csv"\n[[workload]]\nrate = 10\n'
+    )
+    monkeypatch.chdir(folder)
+    groups, _ = of_plan(plan_file)
+    assert [(each["kind"], each["count"]) for each in groups] == [("fast", 5)]
+    found = cluster_config(None, {"cluster": {"run_dir": str(folder / "run")}}, Ports(gateway=0), plan_file)
+    assert found.scheduler.own_workers == {"a": (2, 4, "fast"), "b": (3, 0, "fast")}
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
