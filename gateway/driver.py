@@ -89,7 +89,7 @@ class GatewayDriver:
         self._admin = AdminTable(config, lambda: self.told.map)
         now_ns, count = self.clock(), self._count
         self.shards = [
-            Shard(number, hub, config, now_ns, count, partial(self._holds, number), link)
+            Shard(number, hub, config, now_ns, count, partial(self._holds, number), link, clock)
             for number in range(len(addresses_of(config)))
         ]
         """The controllers."""

@@ -9,6 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import monotonic_ns
 from typing import Any, Final
 
 import msgspec
@@ -292,6 +293,7 @@ class ControllerLink:
         address: str,
         count: Callable[[str], object],
         link: LinkOf = Link,
+        clock: Callable[[], int] = monotonic_ns,
     ) -> None:
         """Begin to connect by a ``link``; ``count`` counts, by why, what could not be read or sent.
 
@@ -315,7 +317,7 @@ class ControllerLink:
             found.on_violation = lambda _: count("bad_framing_from_controller")
             return found
 
-        self.port = controllers.connect(hub, address, begin)
+        self.port = controllers.connect(hub, address, begin, clock)
 
     def send(self, message: msgspec.Struct) -> bool:
         """Send a message; return False if there is no connection or no room."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Final
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
@@ -44,6 +45,7 @@ class Shard:
         count: Callable[[str], object],
         holds: Callable[[str], bool],
         link: LinkOf = Link,
+        clock: Callable[[], int] = monotonic_ns,
     ) -> None:
         """Begin to connect. ``count`` counts what could not be used or sent, by why; ``holds``: whether a
         request for a model is in flight here. Raises OSError as `ControllerLink`."""
@@ -51,7 +53,7 @@ class Shard:
         self.address = addresses_of(config)[number]
         self._several = len(config.shards) > 1
         self._count = count
-        self.link = ControllerLink(hub, config, self.address, count, link)
+        self.link = ControllerLink(hub, config, self.address, count, link, clock)
         self.session = ControllerSession(
             now_ns,
             hello_ns=milliseconds(config.hello_interval_ms),

@@ -34,10 +34,12 @@ def addresses_of(text: str) -> tuple[str, ...]:
     return tuple(each.strip() for each in text.split(SEPARATOR))
 
 
-def connect(hub: Hub, address: str, begin: Callable[[Hub, str], Link]) -> Link | ControllerLinks:
+def connect(
+    hub: Hub, address: str, begin: Callable[[Hub, str], Link], clock: Callable[[], int] = monotonic_ns
+) -> Link | ControllerLinks:
     """Connect to a controller, or to all of those whose addresses these are."""
     found = addresses_of(address)
-    return begin(hub, address) if len(found) == 1 else ControllerLinks(hub, found, begin)
+    return begin(hub, address) if len(found) == 1 else ControllerLinks(hub, found, begin, clock)
 
 
 class _Sharing(Hub):
@@ -71,8 +73,15 @@ class _Sharing(Hub):
 class ControllerLinks:
     """See the module's docstring."""
 
-    def __init__(self, hub: Hub, addresses: Sequence[str], begin: Callable[[Hub, str], Link]) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        addresses: Sequence[str],
+        begin: Callable[[Hub, str], Link],
+        clock: Callable[[], int] = monotonic_ns,
+    ) -> None:
         """Begin to connect; raise what ``begin`` raises."""
+        self._clock = clock
         self._sharing = _Sharing(hub, self)
         self.links = [begin(self._sharing, each) for each in addresses]
         self.allegiance = Allegiance()
@@ -164,8 +173,8 @@ class ControllerLinks:
             case Welcome(epoch=epoch) | Leads(epoch=epoch) if self.allegiance.follows(number, epoch):
                 return True
             case Ping(sequence=sequence, sent_ns=sent_ns):
-                now_ns = monotonic_ns()
-                link.send((encode(Pong(sequence, sent_ns, now_ns, monotonic_ns())),))
+                now_ns = self._clock()
+                link.send((encode(Pong(sequence, sent_ns, now_ns, self._clock())),))
             case Refused(code=code):
                 return code != STANDBY and self._leader is None
             case Goodbye():

@@ -84,6 +84,10 @@ class TownController:
                 break
             self.shell.receive(now_ns, *received)
         turn(self.shell, self.logged, now_ns)
+        if self.shell.told_epoch > self.scheduler.config.epoch:
+            # Another one leads.
+            self.process.crash()
+            return now_ns
         if self._listener.pending():
             return now_ns
         return due_ns(self.shell, self.logged, now_ns)

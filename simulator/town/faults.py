@@ -11,6 +11,7 @@ MS: Final = 1_000_000
 FIRST_NS: Final = 1_500 * MS
 SPAN_NS: Final = 3_000 * MS
 """Faults begin within this time after the first may."""
+STANDBY: Final = "controller1"
 PLACES: Final = {
     "stall": ("pair",),
     "partition": ("process",),
@@ -18,6 +19,7 @@ PLACES: Final = {
     "crash": ("process",),
     "power": ("process",),
     "pause": ("process",),
+    "takeover": ("controller",),
     "step": ("process",),
     "slow": ("worker",),
     "hang": ("worker",),
@@ -74,6 +76,8 @@ def _one(
         if draws.random() < 0.5:
             where, to = to, where
         return Fault(kind, at_ns, 0 if kind == "break" else for_ns, where, to, draws.random() * 0.2)
+    if kind == "takeover":
+        return Fault(kind, at_ns, 0, STANDBY)
     where = draws.choice(workers if PLACES[kind] == ("worker",) else processes)
     if kind == "step":
         return Fault(kind, at_ns, 0, where, amount=draws.lognormvariate(-4.0, 2.0))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mainspring.messages.ids import epoch_of
-from mainspring.simulator.town.controllers import TownController
 from mainspring.simulator.town.device import outputs_of
 from mainspring.simulator.town.faults import MS
 from mainspring.simulator.town.gateways import TownGateway
@@ -112,12 +111,13 @@ class Judge:
     def look(self) -> None:
         """Judge by true time what has begun."""
         begun, self._begun = self._begun, []
-        controller = self._town.processes["controller0"]
-        program = controller.program
-        if not isinstance(program, TownController):
+        program = self._town.leader
+        if program is None:
             return
+        controller = program.process
         program.logged.settle()
         for each in begun:
+            # That of another controller is not known here.
             window = program.tap.windows.pop((each.worker, each.action.action_id), None)
             worker = self._town.processes[each.worker]
             if window is None or self._stepped(controller.name, each) or self._stepped(each.worker, each):
@@ -174,8 +174,8 @@ class Judge:
     def _joined(self) -> None:
         """All have joined, page tables agree, nothing is outstanding."""
         programs = {name: each.program for name, each in self._town.processes.items()}
-        controller = programs["controller0"]
-        assert isinstance(controller, TownController), "the controller does not run"
+        controller = self._town.leader
+        assert controller is not None, "no controller leads"
         cluster = controller.scheduler.cluster
         assert not cluster.requests, f"requests are still known to the controller: {[*cluster.requests][:5]}"
         for name, program in programs.items():
@@ -191,5 +191,5 @@ class Judge:
                 assert not program.driver.core.in_flight, (
                     f"{name} has {program.driver.core.in_flight} in flight"
                 )
-            else:
+            elif not name.startswith("controller"):
                 assert program is not None, f"{name} does not run"

@@ -23,14 +23,15 @@ class TownHub:
         self.closed = False
         """True once the process has died: its ports are nobody's any more."""
         self.ports: dict[TownLink | TownListener, None] = {}
+        self.epoll = None
 
     def wait(self, timeout_ns: int) -> list[object]:  # noqa: ARG002
         """Return the ports that have something, at once: a town waits between turns."""
-        return [port for port in self.ports if port.pending()]
+        return list(dict.fromkeys([port.group or port for port in self.ports if port.pending()]))
 
     def link(
         self,
-        hub: object,  # noqa: ARG002
+        hub: Any,
         address: str,
         limits: Limits,
         *,
@@ -40,7 +41,9 @@ class TownHub:
         expects: Any = None,  # noqa: ARG002
     ) -> Any:
         """Begin to connect, in the place of `transport.link.Link`."""
-        return TownLink(self, address, limits, str(shows.role).encode(), name, keeps=keeps)
+        found = TownLink(self, address, limits, str(shows.role).encode(), name, keeps=keeps)
+        found.group = getattr(hub, "_group", None)
+        return found
 
     def close(self, notices_ns: tuple[int | None, int | None]) -> None:
         """The process dies: its connections break, and the others notice after the second time."""
@@ -64,6 +67,10 @@ class TownLink:
         self.refusal = self.failure = ""
         self.on_violation: Callable[[str], object] = lambda _: None
         self.local = False
+        self.group: Any = None
+        """The links that this one is of (`transport.controllers`); None if it is alone."""
+        self._fresh = False
+        """True once it has opened, until its group has looked."""
         self._stream: Stream | None = None
         self._attempt = 0
         """Number of the attempt under way."""
@@ -96,7 +103,7 @@ class TownLink:
 
     def pending(self) -> bool:
         """Say whether a message may have come."""
-        return bool(self._came)
+        return bool(self._came) or (self._fresh and self.group is not None)
 
     def send(self, parts: Sequence[Any], keeps: bool = True) -> Delivery:
         """Send a message, or keep it."""
@@ -125,6 +132,7 @@ class TownLink:
 
     def receive(self) -> Parts | None:
         """Return the next message; None if there is none, or the connection has ended."""
+        self._fresh = False
         if not self._came:
             return None
         parts = self._came.popleft()
@@ -208,6 +216,7 @@ class TownLink:
             return
         self._attempt += 1
         self._stream = stream
+        self._fresh = True
         self.opened += 1
         self.refusal = ""
         self._retry_ns = FIRST_RETRY_NS
@@ -223,6 +232,7 @@ class TownListener:
     def __init__(self, hub: TownHub, address: str, limits: Limits = ANY) -> None:
         self._hub, self._network = hub, hub.network
         self.address, self._limits = address, limits
+        self.group = None
         self.ended = 0
         self.on_violation: Callable[[str], object] = lambda _: None
         self.on_end: Callable[[bytes], object] = lambda _: None

@@ -18,7 +18,7 @@ from mainspring.simulator.town.clients import Sent, TownClient
 from mainspring.simulator.town.clocks import Clock
 from mainspring.simulator.town.controllers import TownController
 from mainspring.simulator.town.device import TownEngine
-from mainspring.simulator.town.faults import MS, Fault, drawn
+from mainspring.simulator.town.faults import MS, STANDBY, Fault, drawn
 from mainspring.simulator.town.gateways import TownGateway
 from mainspring.simulator.town.judge import Judge
 from mainspring.simulator.town.process import Process, Program
@@ -81,7 +81,7 @@ def plan_of(seed: int, workload: Workload, most_faults: int = 4) -> Plan:
     faults = drawn(draws, processes, _pairs(processes), draws.randint(0, most_faults))
     clients = 2
     clocks = tuple(
-        (draws.randint(0, 10**15), draws.randint(-200, 200)) for _ in range(len(processes) + clients)
+        (draws.randint(0, 10**15), draws.randint(-200, 200)) for _ in range(len(processes) + 1 + clients)
     )
     plan = Plan(
         seed=seed,
@@ -119,6 +119,8 @@ class Town:
         self.agenda = Agenda()
         self.network = Network(self.agenda, Random(plan.seed + 1), plan.delay_ns, plan.jitter_ns)
         self.engines = {f"worker{number}": TownEngine(pages) for number, pages in enumerate(plan.pages)}
+        self._epoch = 0
+        """The highest epoch so far: a lease would tell it."""
         self.processes: dict[str, Process] = {}
         starts: dict[str, Callable[[Process], Program]] = {"controller0": self._controller}
         for number in range(plan.gateways):
@@ -127,6 +129,7 @@ class Town:
             starts[name] = self._worker
         for number in range(2):
             starts[f"client{number}"] = partial(self._client, f"gateway{number % plan.gateways}")
+        starts[STANDBY] = self._controller
         for number, (name, start) in enumerate(starts.items()):
             clock = Clock(*plan.clocks[number])
             host = f"10.0.0.{number + 1}"
@@ -139,7 +142,8 @@ class Town:
         """Let everything happen; raise AssertionError at the first thing that is wrong."""
         agenda, plan = self.agenda, self.plan
         for process in self.processes.values():
-            agenda.at(0, process.start)
+            if process.name != STANDBY:
+                agenda.at(0, process.start)
         for key, request in enumerate(plan.requests, 1):
             agenda.at(request.at_ns, self._send, key, request)
         for fault in plan.faults:
@@ -161,10 +165,11 @@ class Town:
     # --- programs ---
 
     def _controller(self, process: Process) -> TownController:
+        self._epoch += 1
         return TownController(
             process,
             self.plan.models,
-            SchedulerConfig(epoch=process.life),
+            SchedulerConfig(epoch=self._epoch),
             self.plan.beat_ms,
             tells=self._tells,
         )
@@ -188,7 +193,20 @@ class Town:
         return TownClient(process, self.host(gateway), self.judge.replied)
 
     def _leader(self) -> str:
-        return f"tcp://{self.host('controller0')}:{controllers.PORT}"
+        """Return the addresses of the controllers, of which one leads."""
+        names = ["controller0"]
+        if any(each.kind == "takeover" for each in self.plan.faults):
+            names.append(STANDBY)
+        return ",".join([f"tcp://{self.host(name)}:{controllers.PORT}" for name in names])
+
+    @property
+    def leader(self) -> TownController | None:
+        """The controller of the highest epoch, if it runs."""
+        for name in ("controller0", STANDBY):
+            program = self.processes[name].program
+            if isinstance(program, TownController) and program.scheduler.config.epoch == self._epoch:
+                return program
+        return None
 
     # --- what happens ---
 
@@ -216,7 +234,7 @@ class Town:
         """Have what ended by itself start again."""
         dead = {each.where for each in self.plan.faults if self._is_dead(each)}
         for name, process in self.processes.items():
-            if process.program is None and name not in dead:
+            if process.program is None and name in self.engines and name not in dead:
                 self.engines[name].lost = False
                 self.agenda.at(self.agenda.now_ns + RESTART_NS, process.start)
 
@@ -239,6 +257,8 @@ class Town:
             case "power":
                 network.off.add(process.host)
                 process.crash(None)
+            case "takeover":
+                process.start()
             case "pause":
                 process.pause(until_ns)
             case "step":

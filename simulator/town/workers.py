@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from mainspring.messages.actions import Infer
 from mainspring.messages.model import PAGE_BYTES
@@ -13,6 +13,7 @@ from mainspring.simulator.town.device import IO_BYTES, KIND, TownEngine
 from mainspring.simulator.town.ports import TownLink, TownListener
 from mainspring.simulator.town.process import Process
 from mainspring.transport.bounds import Limits
+from mainspring.transport.controllers import connect
 from mainspring.worker.batches import Outbox
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core.jobs import Executor, Job
@@ -82,7 +83,11 @@ class TownWorker:
         hub = process.hub
         data_address = f"tcp://{process.host}:{DATA_PORT + process.life}"
         data = TownListener(hub, data_address, _LIMITS)
-        greet = partial(self._greet, f"worker:{process.name}:{process.life}".encode())
+        begin = partial(self._begin, f"worker:{process.name}:{process.life}".encode())
+
+        def greet(address: str) -> Any:
+            return connect(cast(Any, hub), address, begin, clock)
+
         sockets = Sockets(hub, greet(controller), data, data_address, greet)
         self.network = Network(config, sockets, self._executors, inputs, outbox, [], clock=clock)
 
@@ -102,9 +107,11 @@ class TownWorker:
         """Check the core."""
         self.core.validate()
 
-    def _greet(self, identity: bytes, address: str) -> Any:
-        hub = self.process.hub
-        return TownLink(hub, address, _LIMITS, str(Role.WORKER).encode(), identity, keeps=False)
+    def _begin(self, identity: bytes, hub: object, address: str) -> Any:
+        own = self.process.hub
+        found = TownLink(own, address, _LIMITS, str(Role.WORKER).encode(), identity, keeps=False)
+        found.group = getattr(hub, "_group", None)
+        return found
 
     def _run(self) -> None:
         """Let each executor end and begin what it can."""

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from mainspring.messages.model import ModelSpec
-from mainspring.simulator.town.faults import Fault
+from mainspring.simulator.town.faults import STANDBY, Fault
 from mainspring.simulator.town.seeds import play, workload_of
 from mainspring.simulator.town.shrink import failure, failure_of, shrunk, told
-from mainspring.simulator.town.town import Plan, plan_of
+from mainspring.simulator.town.town import Plan, Town, plan_of
 from mainspring.simulator.town.workload import Request, Workload
 
 SEEDS = 300
@@ -83,6 +83,15 @@ def test_a_page_that_is_corrupt_shows_in_outputs() -> None:
     found = failure(pages, Few())
     assert found is not None
     assert "is answered with" in found.text
+
+
+def test_another_controller_takes_over_while_the_first_is_stopped() -> None:
+    pause = Fault("pause", 2_450_000_000, 700_000_000, "controller0")
+    town = Town(calm(2, pause, Fault("takeover", 2_500_000_000, 0, STANDBY)), Few())
+    town.run()
+    assert town.leader is town.processes[STANDBY].program
+    assert town.processes["controller0"].program is None
+    assert {each.outcome for each in town.sent if each.request.at_ns > 4_000_000_000} == {"ok"}
 
 
 @pytest.mark.parametrize("name", ["nowhere:Class", "mainspring.messages.model:ModelSpec", "colonless"])
