@@ -29,6 +29,7 @@ from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.client.client import Client
 from mainspring.client.errors import MainspringError
 from mainspring.compiler.artifact.profiles import COLUMNS
+from mainspring.controller.config import ControllerConfig
 from mainspring.gateway.config import GatewayConfig
 from mainspring.worker.config import WorkerConfig
 from tests.leaders import Leaders
@@ -173,6 +174,7 @@ def main() -> int:
     parser.add_argument("--slo-ms", type=float, default=2000.0)
     parser.add_argument("--events", default=",".join(BARS_S))
     parser.add_argument("--run-dir", help="folder for logs, which stays")
+    parser.add_argument("--lease", default="", help="place of the lease, such as etcd://127.0.0.1:2379")
     parser.add_argument("--check", action="store_true", help="fail beyond the bars")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -188,6 +190,7 @@ def main() -> int:
                 copies=4,
                 run_dir=arguments.run_dir or f"{folder}/run",
             ),
+            controller=ControllerConfig(lease=arguments.lease),
             gateway=GatewayConfig(address=f"tcp://127.0.0.1:{free_ports(1)[0]}"),
             worker=WorkerConfig(name="worker", pages=16, realtime=False),
         )

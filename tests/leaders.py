@@ -8,9 +8,9 @@ import socket
 import time
 
 from mainspring.cli.launcher.jobs import ControllerJob
-from mainspring.cli.launcher.process_plan import LEASE, Plan
+from mainspring.cli.launcher.process_plan import Plan
 from mainspring.cli.launcher.supervisor import LocalCluster
-from mainspring.controller.lease_files import FileStore
+from mainspring.controller.lease_files import open_store
 from mainspring.transport.local import PREFIX as LOCAL
 from tests.patience import PATIENCE_S
 
@@ -21,9 +21,10 @@ class Leaders:
     """The controllers of a cluster by their lease."""
 
     def __init__(self, plan: Plan, cluster: LocalCluster) -> None:
-        self._store = FileStore(str(plan.run_dir / LEASE), "looks")
+        controllers = [job for job in plan.jobs if isinstance(job, ControllerJob)]
+        self._store = open_store(controllers[0].controller.lease, "looks", "")
         self._cluster = cluster
-        self.names = {job.controller.address: job.name for job in plan.jobs if isinstance(job, ControllerJob)}
+        self.names = {job.controller.address: job.name for job in controllers}
 
     def leader(self) -> tuple[int, str]:
         """Return the epoch and the name of the process that leads; wait for one."""
