@@ -140,11 +140,19 @@ def find(given: str | None, keys: Path | None = None) -> Door:
         configured = folder = ""
     elif not given and not configured and not (run_dir / CONTROLLER_SOCKET).exists():
         run_dir = personal_folder()
-    address = given or configured or f"{LOCAL}{run_dir.absolute()}/{CONTROLLER_SOCKET}"
+    address = given or configured or _sockets(run_dir.absolute())
     folder = folder if keys is None else str(keys)
     if not is_tcp(address) and keys is None:
         folder = ""
     return Door(address, folder)
+
+
+def _sockets(run_dir: Path) -> str:
+    """Return the address of the controller of a run folder, and of those that stand by."""
+    from mainspring.transport.controllers import SEPARATOR, STANDBY
+
+    standbys = sorted(run_dir.glob(CONTROLLER_SOCKET.replace(".", f"-{STANDBY}-*.")))
+    return SEPARATOR.join(f"{LOCAL}{each}" for each in (run_dir / CONTROLLER_SOCKET, *standbys))
 
 
 def find_for(address: str, token: str | None, given: str | None, keys: Path | None = None) -> Door:

@@ -13,6 +13,7 @@ from mainspring.cli.configuration.config import Config
 from mainspring.cli.launcher.jobs import ControllerJob, GatewayJob, WorkerJob
 from mainspring.cli.launcher.process_plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
+from mainspring.cli.places import find
 from mainspring.client.client import Client
 from mainspring.messages.tables import ConfigError
 from tests.cli.launcher.test_local import INPUT, ends_well, wait_for
@@ -43,6 +44,7 @@ def test_whatever_ends_a_leader_every_request_is_answered_in_time(emulated: Call
     plan = make_plan(emulated(workers=2, controllers=2))
     with LocalCluster(plan, lambda _: None) as cluster, Client(cluster.address) as client:
         leaders = Leaders(plan, cluster)
+        assert find(str(plan.run_dir)).address == ",".join(leaders.names)
         for event in ("kill", "stop", "hand over"):
             wait_for(lambda: len(client.status().workers) == 2, "the workers")
             wait_for(leaders.all_there, "the controllers")
