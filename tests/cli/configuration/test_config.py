@@ -102,7 +102,7 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
         ("[cluster]\nengine = 'onnx'", r"engine 'onnx' is not one of .*did you mean 'onnxruntime'\?"),
         ("[cluster]\nlog_level = 'loud'", "it must be DEBUG, INFO, WARNING or ERROR"),
         ("[cluster]\nzzz = 1", "it knows console, controllers, copies, device"),
-        ("[gateways]\nmax_in_flight = 1", r"has no table \[gateways\]; did you mean \[gateway\]\?"),
+        ("[gatewayz]\nmax_in_flight = 1", r"has no table \[gatewayz\]; did you mean \[gateway\]\?"),
         ("pages = 3", r"has no table \[pages\]: pages is a key of \[worker\]"),
         ("cluster = 3", r"cluster is a table: write \[cluster\]"),
         ("[gateway]\ncontroller_address = 'tcp://h:1'", r"is not set here: it is \[controller\] address"),
