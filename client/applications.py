@@ -7,7 +7,7 @@ from collections.abc import Sequence as Ordered
 from typing import TYPE_CHECKING, Any
 
 from mainspring.client.errors import InvalidRequest
-from mainspring.messages import clients
+from mainspring.messages import clients, learning
 from mainspring.messages.applications import ApplicationReport
 from mainspring.messages.codes import Reason
 
@@ -43,7 +43,7 @@ class ApplicationCalls:
         rows: Ordered[int] = (),
         inputs: Mapping[str, Any] | None = None,
         context: str = "",
-    ) -> clients.Observed:
+    ) -> learning.Observed:
         """Tell an application what came true of an answer, by the ``query_id`` of its ``timing.learnt``.
 
         ``truth`` has the class, label or value of each of ``rows``, by default the first ones on; or
@@ -57,8 +57,8 @@ class ApplicationCalls:
             answer = self.infer(application, inputs, slo_ms=_BEHIND_ALL_MS, context=context)
             query_id = answer.timing.learnt.query_id if answer.timing.learnt else 0
         told = tuple(truth), tuple(rewards), tuple(rows)
-        message = clients.Observe(self._channel.next_key(), application, query_id, *told)
-        found: clients.Observed = self._exchange(message)
+        message = learning.Observe(self._channel.next_key(), application, query_id, *told)
+        found: learning.Observed = self._exchange(message)
         return found
 
     def top_k(

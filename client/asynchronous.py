@@ -25,8 +25,9 @@ from mainspring.client.requests import MAX_UNREAD_BYTES, Call
 from mainspring.client.result import InferResult
 from mainspring.client.sequences import AsyncSequence, Places
 from mainspring.messages.applications import ApplicationReport
-from mainspring.messages.clients import BestItems, Observed, ServedGraph
+from mainspring.messages.clients import BestItems, ServedGraph
 from mainspring.messages.graphs import GraphSpec
+from mainspring.messages.learning import Observed
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.status import ClusterStatus
 

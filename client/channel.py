@@ -35,7 +35,7 @@ from mainspring.client.errors import (
 from mainspring.client.memory import ClientMemory
 from mainspring.client.requests import Call, InferCall, Outbox, Paths
 from mainspring.client.result import from_reply
-from mainspring.messages import clients
+from mainspring.messages import clients, learning
 from mainspring.messages.codes import Reason
 
 MAX_CALLS = 65_536
@@ -474,7 +474,7 @@ def _outcome(message: object, frames: list[Any], call: Call, now_ns: int) -> obj
             return message.applications
         case clients.StatusReply():
             return message.status
-        case clients.Observed() | clients.BestItems():
+        case learning.Observed() | clients.BestItems():
             return message
         case _:
             return None

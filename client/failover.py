@@ -34,6 +34,7 @@ from mainspring.client.requests import Call, InferCall, Outbox
 from mainspring.client.result import InferResult
 from mainspring.messages import clients
 from mainspring.messages.codes import Reason
+from mainspring.messages.learning import Observe
 
 VIGILANCE: Final = 4
 """A gateway that says nothing for 0.5 s is asked for a sign of life, and has 1 s to answer."""
@@ -152,7 +153,7 @@ class Gateways:
                 return self._places.get((model, name))
             case clients.EndSequence(model=model, sequence_id=name):
                 return self._places.get((model, name))
-            case clients.Observe(application=application, query_id=query_id):
+            case Observe(application=application, query_id=query_id):
                 return self._places.get((_QUERIES + application, query_id))
         return None
 
@@ -279,7 +280,7 @@ class Member(Channel):
                 if call.sendings < MOST_SENDINGS:
                     return None
                 return GatewayUnreachable(f"it was sent {call.sendings} times, and each time {broke}")
-            case clients.Observe():
+            case Observe():
                 return GatewayUnreachable(f"{broke}: it may have learnt of this feedback")
         return GatewayUnreachable(f"{broke}: the change may have been made; look before you try it again")
 

@@ -386,3 +386,58 @@ class Story(msgspec.Struct, frozen=True):
     had nothing to do with it."""
     more: int = 0
     """Number of workers that are left out of them."""
+
+
+class ApplicationMember(msgspec.Struct, frozen=True):
+    """A member of an application, as all gateways know it together."""
+
+    name: str
+    weight: float
+    """Mean of the gateways' weights, by how often each asked it."""
+    loss: float | None
+    judged: int
+    asked: int
+    missing: int
+    fault: str
+    weights: list[float | None]
+    """Weight in each second from `ApplicationPicture.first_ns` on; None where nothing was told."""
+
+
+class ApplicationPicture(msgspec.Struct, frozen=True):
+    """An application, as all gateways know it together; its counts are as of `ApplicationReport`."""
+
+    name: str
+    policy: str
+    kind: str
+    context: bool
+    gateways: list[str]
+    fault: str
+    requests: int
+    rows: int
+    defaults: int | None
+    """None where it has no default."""
+    missing: int
+    confidence: float | None
+    loss: float | None
+    judged: int
+    regret: float | None
+    joined: int
+    late: int
+    duplicate: int
+    unknown: int
+    policy_failed: int
+    contexts: int
+    """The most that one gateway has in memory."""
+    waiting: int
+    versions: list[int]
+    """Versions that serve, of policy `linear`."""
+    members: list[ApplicationMember]
+    first_ns: int
+
+
+class Applications(msgspec.Struct, frozen=True):
+    """Query ``applications``."""
+
+    applications: list[ApplicationPicture]
+    more: int
+    """Number of applications that gateways left out."""

@@ -21,6 +21,7 @@ from mainspring.controller.peer_lifecycle import name_fault, protocol_detail
 from mainspring.controller.sessions import PeerSession
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import encode
+from mainspring.messages.learning import LearningOfGateways
 from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.observing import (
     OBSERVER_VERSION,
@@ -60,10 +61,8 @@ class Observer(PeerSession):
         super().__init__(peer, name, number, now_ns)
         self.informed = False
         """True if its snapshot has begun, so that it receives the records that follow."""
-        self.devices: Devices | None = None
-        """Last report of workers' GPUs that it was sent."""
-        self.unready: Unready | None = None
-        """Last report of what can't be counted on that it was sent."""
+        self.told: dict[type, Devices | Unready | LearningOfGateways] = {}
+        """Last report of each kind that it was sent."""
 
 
 class Observers:
@@ -80,9 +79,11 @@ class Observers:
         clock: Callable[[], int] = time.monotonic_ns,
         clocks: Callable[[int], dict[str, WorkerClock]] = lambda _now_ns: {},
         unready: Callable[[int], Unready] = lambda _now_ns: Unready(),
+        learnt: Callable[[], LearningOfGateways] = LearningOfGateways,
     ) -> None:
         """``devices`` returns what workers' GPUs say, ``clocks`` how their clocks go at an instant,
-        ``unready`` what can't be counted on then; ``clock`` only measures how long slices take."""
+        ``unready`` what can't be counted on then, ``learnt`` what applications learnt; ``clock`` only
+        measures how long slices take."""
         self.due_ns = NEVER_NS
         """The instant of the next `turn`."""
         self._config = config
@@ -92,7 +93,7 @@ class Observers:
         self._wire = wire
         self._outbox = outbox
         self._dropped = dropped
-        self._devices, self._clocks, self._unready = devices, clocks, unready
+        self._devices, self._clocks, self._unready, self._learnt = devices, clocks, unready, learnt
         self._devices_ns = 0
         """Instant at which the reports of workers' GPUs are looked at again."""
         self._clock = clock
@@ -185,10 +186,12 @@ class Observers:
                 continue
             if self._wire.send(observer.peer, (encode(observer.ping(now_ns)),)) is Delivery.GONE:
                 self.end(observer, "its connection ended")
-        self._send_unready(now_ns)
+        self._tell(self._unready(now_ns))
         if now_ns >= self._devices_ns:
             self._devices_ns = now_ns + DEVICES_NS
-            self._send_devices(now_ns)
+            self._tell(Devices(self._devices()))
+            self._tell(self._learnt())
+            self._send_clocks(now_ns)
 
     def goodbye(self, now_ns: int, detail: str) -> None:
         """Send all observers the last records, and that the controller stops."""
@@ -198,27 +201,22 @@ class Observers:
             for observer in self._observers.values():
                 self._wire.send(observer.peer, (encode(Goodbye(detail)),))
 
-    def _send_unready(self, now_ns: int) -> None:
-        """Send observers that are not slow what can't be counted on, if they were told otherwise."""
-        unready = self._unready(now_ns)
+    def _tell(self, report: Devices | Unready | LearningOfGateways) -> None:
+        """Send a report to observers that are not slow, if they were told otherwise."""
+        encoded = b""
         for observer in list(self._observers.values()):
-            if observer.informed and observer.unready != unready and not self._slow(observer):
-                observer.unready = unready
-                self._wire.send(observer.peer, (encode(unready),))
-
-    def _send_devices(self, now_ns: int) -> None:
-        """Send observers that are not slow what GPUs say, if they were told otherwise, and how clocks go."""
-        if not self._observers:
-            return
-        devices, clocks = Devices(self._devices()), Clocks(self._clocks(now_ns))
-        told, going = encode(devices), encode(clocks)
-        for observer in list(self._observers.values()):
-            if not observer.informed or self._slow(observer):
+            if observer.told.get(type(report)) == report or not observer.informed or self._slow(observer):
                 continue
-            if observer.devices != devices:
-                observer.devices = devices
-                self._wire.send(observer.peer, (told,))
-            if clocks.workers:
+            observer.told[type(report)] = report
+            encoded = encoded or encode(report)
+            self._wire.send(observer.peer, (encoded,))
+
+    def _send_clocks(self, now_ns: int) -> None:
+        """Send observers that are not slow how workers' clocks go."""
+        clocks = Clocks(self._clocks(now_ns))
+        going = encode(clocks)
+        for observer in list(self._observers.values()):
+            if clocks.workers and observer.informed and not self._slow(observer):
                 self._wire.send(observer.peer, (going,))
 
     def _send_records(self, now_ns: int) -> None:

@@ -19,6 +19,7 @@ from typing import Final
 
 from mainspring.controller.clock import PeerClock
 from mainspring.messages.ids import MAX_SESSIONS, gateway_number
+from mainspring.messages.learning import GatewayLearning
 from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.observing import WorkerClock
 from mainspring.messages.peers import GatewayHello, Ping, Pong, WorkerHello
@@ -109,6 +110,10 @@ class GatewaySession(Session):
         """Requests that it has refused itself since it started, by reason; None before its first pong."""
         self.refused_noted: dict[str, int] = {}
         """Number of them that the event log has, or that were refused before this session, by reason."""
+        self.seed = hello.seed
+        """Same as `GatewayHello.seed`."""
+        self.learning = GatewayLearning()
+        """Its newest report on its applications."""
 
 
 class SessionTable:

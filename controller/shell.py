@@ -15,6 +15,7 @@ from mainspring.controller.administration import Administration
 from mainspring.controller.clock import PeerClock
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.followers import Followers
+from mainspring.controller.learning import Learnings
 from mainspring.controller.logged_scheduler import LoggedScheduler
 from mainspring.controller.memory import Learning, Memory
 from mainspring.controller.observers import Observer, Observers
@@ -34,6 +35,7 @@ from mainspring.messages.events import QueryArrived, RequestArrived, RequestCanc
 from mainspring.messages.following import FromFollower
 from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.ids import gateway_of
+from mainspring.messages.learning import FeedbackCounted, GatewayLearning, RelayFeedback
 from mainspring.messages.observing import FromObserver, ObserverHello
 from mainspring.messages.operating import Operate
 from mainspring.messages.peers import (
@@ -102,8 +104,7 @@ class Shell:
         ``clocks``: those of peers that are known."""
         awaited = awaited or Awaited()
         self.sessions = SessionTable(config.clock_window_samples, config.shard, clocks)
-        self._scheduler = scheduler
-        self._dropped = dropped
+        self._scheduler, self._dropped, self._error_limit = scheduler, dropped, AnswerLimit()
         self._outbox = outbox = Outbox(wire, self.sessions, dropped)
         self.memory = memory = memory or Memory(config.state_file, config.forget)
         self.learning = Learning(memory, scheduler.cluster.estimates.states)
@@ -127,15 +128,16 @@ class Shell:
             moves=moves,
             graphs=graphs,
         )
+        self.learnings = Learnings(self.sessions, outbox)
         self.observers = Observers(
             *(config, scheduler, wire, outbox, dropped, self.sessions.devices),
             clocks=self.sessions.clocks,
             unready=registry.readiness.unready,
+            learnt=self.learnings.told,
         )
         restore = self.administration.restore
         self.providers = Providers(config, scheduler, wire, outbox, dropped, restore, memory.places)
         self._grace = StartGrace(round(config.start_grace_ms * 1e6), HELD_ARRIVALS)
-        self._error_limit = AnswerLimit()
 
     def _tell_operators(self, text: str) -> None:
         self.providers.notify(text)
@@ -269,6 +271,8 @@ class Shell:
                 self.registry.readiness.await_(message)
             case Drained(name=name):
                 self.registry.drained(now_ns, session, name)
+            case GatewayLearning() | RelayFeedback() | FeedbackCounted():
+                self.learnings.take(session, message)
             case _:
                 self._from_any(now_ns, session, message)
 

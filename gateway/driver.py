@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
-from mainspring.gateway.core.admin import AdminCommand, AdminTable, about_graphs, asked_of, wrong_shard
+from mainspring.gateway.core.admin import AdminCommand, AdminTable, answered_here, asked_of
 from mainspring.gateway.core.cache import PredictionCache
 from mainspring.gateway.core.catalog import catalog_of
 from mainspring.gateway.core.controller_catalogs import Told
@@ -29,24 +29,18 @@ from mainspring.gateway.core.readiness import Readiness
 from mainspring.gateway.core.request_table import OwnRefusals
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.validation import BadRequest, check_request
+from mainspring.gateway.learning import LearningLinks
 from mainspring.gateway.memory import Memory
 from mainspring.gateway.oip.triton_texts import SIGNATURE_REASONS, of_request
 from mainspring.gateway.peer_connections import LinkOf, WorkerLinks
 from mainspring.gateway.replies import Replies
 from mainspring.gateway.shards import Shard, addresses_of
 from mainspring.messages import peers
-from mainspring.messages.clients import (
-    AddGraph,
-    EndSequence,
-    ErrorReply,
-    InferRequest,
-    RemoveModel,
-    Scale,
-    StatusReply,
-)
+from mainspring.messages.clients import EndSequence, ErrorReply, InferRequest, StatusReply
 from mainspring.messages.codec import TO_GATEWAY, BadMessage
 from mainspring.messages.codes import Reason
 from mainspring.messages.ids import shard_of
+from mainspring.messages.learning import FeedbackCounted, RelayFeedback
 from mainspring.messages.queries import Chosen, StepsKnown
 from mainspring.messages.served import Awaited, Standing
 from mainspring.messages.sharding import ShardMap
@@ -87,13 +81,14 @@ class GatewayDriver:
         self._performing = False
         self._max_slo_ns = milliseconds(config.max_slo_ms)
         self._admin = AdminTable(config, lambda: self.told.map)
-        now_ns, count = self.clock(), self._count
+        now_ns, count, seed = self.clock(), self._count, self.catalog.graphs.applications.seed
         self.shards = [
-            Shard(number, hub, config, now_ns, count, partial(self._holds, number), link, clock)
+            Shard(number, hub, config, now_ns, count, partial(self._holds, number), link, clock, seed)
             for number in range(len(addresses_of(config)))
         ]
         """The controllers."""
         self.readiness = Readiness(self.told, self._uncounted, config.readiness)
+        self.learning = LearningLinks(config, self.catalog, self.shards)
         self._first = self.shards[0]
         self._others: dict[object, Shard] = {each.link.port: each for each in self.shards[1:]}
         self.memory = Memory(config.slab_bytes)
@@ -166,13 +161,7 @@ class GatewayDriver:
 
     def ask(self, connection: Connection, command: AdminCommand) -> None:
         """Pass a command to change or see the cluster on to the controllers that it concerns."""
-        if isinstance(command, Scale) and (fault := wrong_shard(command.shard, len(self.shards))):
-            self._replies.reply(connection, ErrorReply(command.key, Reason.BAD_INPUT, fault))
-            return
-        if (
-            isinstance(command, AddGraph | RemoveModel)
-            and (said := about_graphs(command, self.catalog.graphs)) is not None
-        ):
+        if (said := answered_here(command, self.catalog.graphs, len(self.shards))) is not None:
             self._replies.reply(connection, said)
             return
         concerned = [self.shards[number] for number in asked_of(command, self.told)]
@@ -236,11 +225,7 @@ class GatewayDriver:
             case Chosen():
                 self.core.chosen(message)
             case peers.Ping():
-                if shard.session.welcomed:  # the first one comes behind all models and workers
-                    self.readiness.told_all(now_ns, shard.number)
-                times = message.sent_ns, now_ns, self.clock()
-                shard.link.send(peers.Pong(message.sequence, *times, refused=self._refusals.counts))
-                self.workers.settle()
+                self._pinged(now_ns, shard, message)
             case peers.ModelUp():
                 self._model_up(now_ns, shard, message)
             case peers.ModelDown():
@@ -260,6 +245,8 @@ class GatewayDriver:
                     self._worker_lost(now_ns, message.worker)
             case peers.AdminReply():
                 self._admin_reply(shard, message)
+            case RelayFeedback() | FeedbackCounted():
+                self.learning.take(now_ns, shard, message)
             case ShardMap():
                 self._take_map(now_ns, shard, message)
             case peers.Welcome():
@@ -274,6 +261,13 @@ class GatewayDriver:
             case peers.Goodbye() | peers.Leads():
                 shard.left(now_ns, message)
                 self._controller_lost(now_ns, shard)
+
+    def _pinged(self, now_ns: int, shard: Shard, message: peers.Ping) -> None:
+        if shard.session.welcomed:  # the first one comes behind all models and workers
+            self.readiness.told_all(now_ns, shard.number)
+        times = message.sent_ns, now_ns, self.clock()
+        shard.link.send(peers.Pong(message.sequence, *times, refused=self._refusals.counts))
+        self.workers.settle()
 
     def _take_map(self, now_ns: int, shard: Shard, told: ShardMap) -> None:
         """Route by a newer map; tell a controller that has lost it the one that is known here."""
@@ -295,6 +289,7 @@ class GatewayDriver:
     def _controller_lost(self, now_ns: int, shard: Shard) -> None:
         self.core.controller_lost(now_ns, shard.number)
         shard.draining.controller_lost()
+        self.learning.lost(shard.number)
         for connection, reply in self._admin.controller_lost(shard.number):
             self._replies.reply(connection, reply)
 

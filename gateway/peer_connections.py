@@ -323,9 +323,9 @@ class ControllerLink:
         """Send a message; return False if there is no connection or no room."""
         return self.port.send((encode(message),)) is Delivery.SENT
 
-    def greet(self) -> None:
-        """Say hello."""
-        self.port.greet((encode(GatewayHello(PROTOCOL_VERSION, self.name, self.port.epoch)),))
+    def greet(self, seed: int = 0) -> None:
+        """Say hello; ``seed`` as `GatewayHello.seed`."""
+        self.port.greet((encode(GatewayHello(PROTOCOL_VERSION, self.name, self.port.epoch, seed)),))
 
     def deliver(self, message: msgspec.Struct) -> bool:
         """Send a message; count it and return False if there is no connection or no room."""

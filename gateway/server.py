@@ -236,6 +236,8 @@ class _Server:
         held = len(catalog.signatures) + len(catalog.served) + len(catalog.workers)
         asked = core.counts["submitted"]
         now_ns = monotonic_ns()
+        if catalog.graphs.specs or self._driver.learning.busy:
+            self._driver.learning.look(now_ns)
         garbage.consider(now_ns, asked=asked, in_flight=core.in_flight, held=held)
         self._reclaiming.consider(now_ns, asked=asked, in_flight=core.in_flight)
 

@@ -23,9 +23,10 @@ from mainspring.gateway.oip.settings import TraceSettings, changed_level, shown_
 from mainspring.gateway.regions import Regions
 from mainspring.gateway.repository import repository_of
 from mainspring.gateway.statistics import Statistics
-from mainspring.messages.clients import InferRequest
+from mainspring.messages.clients import ErrorReply, InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.delays import Back
+from mainspring.messages.learning import Observe, Observed
 from mainspring.telemetry.bounded import BoundedLabels
 
 NAME = "calls"
@@ -129,6 +130,12 @@ class Services:
         finally:
             self._asked.pop(command.key, None)
 
+    async def observe(self, message: Observe) -> Observed | ErrorReply:
+        """Have feedback learnt from; return what became of it."""
+        future: asyncio.Future[Observed | ErrorReply] = asyncio.get_running_loop().create_future()
+        self.driver.learning.observe(self.driver.clock(), message, partial(_set, future))
+        return await future
+
     # --- called by the driver ---
 
     def answer(self, answer: Answer) -> None:
@@ -169,7 +176,7 @@ def change_log(wanted: Mapping[str, Any]) -> None:
         _LOG.setLevel(changed)
 
 
-def _set(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
+def _set(future: asyncio.Future[Any], outcome: Outcome | Observed | ErrorReply) -> None:
     """Have whoever waits for an outcome go on, unless it was given up."""
     if not future.done():
         future.set_result(outcome)

@@ -46,10 +46,13 @@ class Shard:
         holds: Callable[[str], bool],
         link: LinkOf = Link,
         clock: Callable[[], int] = monotonic_ns,
+        seed: int = 0,
     ) -> None:
         """Begin to connect. ``count`` counts what could not be used or sent, by why; ``holds``: whether a
-        request for a model is in flight here. Raises OSError as `ControllerLink`."""
+        request for a model is in flight here; ``seed``: as `GatewayHello.seed`. Raises OSError as
+        `ControllerLink`."""
         self.number = number
+        self._seed = seed
         self.address = addresses_of(config)[number]
         self._several = len(config.shards) > 1
         self._count = count
@@ -143,7 +146,7 @@ class Shard:
             log.warning("no sign of life from the controller at %s", self.address)
         if session.hello_due(now_ns):
             session.hello_sent(now_ns)
-            self.link.greet()
+            self.link.greet(self._seed)
             self._miss(now_ns, ready)
         return lost
 

@@ -32,6 +32,7 @@ from mainspring.messages.clients import ClientRefused, ClientWelcome, ErrorReply
 from mainspring.messages.codec import FROM_CLIENT, BadMessage, encode
 from mainspring.messages.codes import Reason
 from mainspring.messages.delays import Ways
+from mainspring.messages.learning import Observe
 from mainspring.messages.operating import AssignWorkers
 from mainspring.transport.bounds import Delivery
 from mainspring.transport.hub import Hub
@@ -198,15 +199,10 @@ class ZeroMqFrontEnd:
             case clients.EndSequence():
                 self._driver.end_sequence(message)
                 self._send(connection.peer, encode(clients.Done(message.key)))
-            case clients.Observe():
-                self._send(
-                    connection.peer, encode(self._driver.catalog.observe(self._driver.clock(), message))
-                )
+            case Observe():
+                self._driver.learning.observe(self._driver.clock(), message, self._then(connection))
             case clients.TopK():
-                peer = connection.peer
-                self._driver.catalog.top_k(
-                    self._driver.clock(), message, lambda told: self._send(peer, encode(told))
-                )
+                self._driver.catalog.top_k(self._driver.clock(), message, self._then(connection))
             case clients.ForgetContext():
                 self._send(connection.peer, encode(self._driver.catalog.forget(message)))
             case clients.ListModels():
@@ -228,6 +224,10 @@ class ZeroMqFrontEnd:
                 | clients.GetStatus()
             ):
                 self._driver.ask(connection, message)
+
+    def _then(self, connection: Connection) -> Callable[[msgspec.Struct], None]:
+        """Return what sends a client the reply that it is given."""
+        return lambda told: self._send(connection.peer, encode(told))
 
     def _infer(self, connection: Connection, message: clients.InferRequest, frames: list[Any]) -> None:
         request = self._ways.arrived(self._driver.clock(), connection.peer, message)
@@ -258,7 +258,7 @@ class ZeroMqFrontEnd:
             case (
                 clients.InferRequest(model=model)
                 | clients.EndSequence(model=model)
-                | clients.Observe(application=model)
+                | Observe(application=model)
                 | clients.TopK(application=model)
             ):
                 return check(shown, model, now_ns)

@@ -103,6 +103,8 @@ class ApplicationReport(msgspec.Struct, frozen=True):
     """Contexts with a state in memory."""
     waiting: int = 0
     """Answers that are kept for feedback."""
+    version: int = 0
+    """The table and weights of policy `linear` that serve; 0 of other policies."""
 
 
 def code_in(spec: ApplicationSpec) -> str:

@@ -12,6 +12,7 @@ import msgspec
 from mainspring.messages.applications import ApplicationReport
 from mainspring.messages.codes import Reason
 from mainspring.messages.graphs import GraphSpec
+from mainspring.messages.learning import Observe, Observed
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.operating import AssignWorkers
 from mainspring.messages.peers import TensorHeader
@@ -324,21 +325,6 @@ class WeighModel(msgspec.Struct, frozen=True, tag="weigh_model"):
     """Weight of an answer in time; None for what the configuration says."""
 
 
-class Observe(msgspec.Struct, frozen=True, tag="observe", omit_defaults=True):
-    """Tell an application what came true of an answer; the reply is `Observed`."""
-
-    key: int
-    application: str
-    query_id: int
-    """Same as `Learnt.query_id`."""
-    truth: tuple[int | float | str, ...] = ()
-    """Number of the class, label or value, for each of ``rows``."""
-    rewards: tuple[float, ...] = ()
-    """Reward of each of ``rows``, from 0 to 1, in place of ``truth``."""
-    rows: tuple[int, ...] = ()
-    """Rows of the request; empty: the first ones, as many as there is feedback for."""
-
-
 class TopK(msgspec.Struct, frozen=True, tag="top_k", omit_defaults=True):
     """Ask an application with the policy `linear` for the best items; the reply is `BestItems`."""
 
@@ -363,19 +349,6 @@ class BestItems(msgspec.Struct, frozen=True, tag="best_items", omit_defaults=Tru
     """Place of an item that was drawn, whatever its score; -1 if none was."""
     version: int = 1
     """The table and weights that gave them."""
-
-
-class Observed(msgspec.Struct, frozen=True, tag="observed", omit_defaults=True):
-    """The rows of feedback by what became of them."""
-
-    key: int
-    joined: int = 0
-    late: int = 0
-    """The answer is not kept any more."""
-    duplicate: int = 0
-    """There was feedback before."""
-    unknown: int = 0
-    """This gateway never gave such an answer."""
 
 
 class AddGraph(msgspec.Struct, frozen=True, tag="add_graph"):

@@ -9,7 +9,8 @@ configuration. `messages.snapshot` has its entries, their order and how to read 
 while the controller goes on serving, and what happens meanwhile comes in between, in order.
 
 Beside the records comes what no log has: what workers' GPUs say of themselves (`Devices`), how their clocks
-go (`Clocks`), and what can't be counted on at the moment (`Unready`).
+go (`Clocks`), what can't be counted on at the moment (`Unready`), and what applications learnt
+(`learning.LearningOfGateways`).
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from enum import StrEnum
 
 import msgspec
 
+from mainspring.messages.learning import LearningOfGateways
 from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.operating import Operate, Operated
 
-OBSERVER_VERSION = 5
+OBSERVER_VERSION = 6
 """Version of this conversation and of the event stream's entries."""
 
 
@@ -96,5 +98,5 @@ class Unready(msgspec.Struct, frozen=True, tag="unready"):
 FromObserver = ObserverHello | Operate
 """Messages that a controller may receive from an observer, beside `peers.Pong` and `peers.Goodbye`."""
 
-ToObserver = Records | Operated | Devices | Clocks | Unready
+ToObserver = Records | Operated | Devices | Clocks | Unready | LearningOfGateways
 """Messages that an observer may receive, beside those that every peer may (`peers.ToWorker`)."""

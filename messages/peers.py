@@ -1,11 +1,8 @@
 """The messages between gateways, workers and the controller.
 
-The controller listens; workers and gateways connect to it. Each worker listens too (its *data address*)
-and gateways connect there, so that tensors never pass through the controller. The connections are framed by
-`transport/`. A message is a list of parts: the encoded message, then its tensors' bytes, if it has any.
-
-A peer says hello first. The controller answers `Welcome` or `Refused`; it answers anything from a peer
-that it does not know with `Refused` of code ``unknown_session``, whereupon the peer says hello again.
+The controller listens; workers and gateways connect to it, and gateways to each worker's *data address*:
+tensors never pass through the controller. A message's parts are itself, encoded, and its tensors' bytes.
+A peer says hello first, and again where `Refused` of code ``unknown_session`` says that it is not known.
 """
 
 from __future__ import annotations
@@ -15,11 +12,12 @@ import msgspec
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import Resident
 from mainspring.messages.graphs import GraphSpec
+from mainspring.messages.learning import AboutFeedback, GatewayLearning
 from mainspring.messages.metrics import ClusterMetrics, DeviceHealth
 from mainspring.messages.model import Artifact, ModelSpec
 from mainspring.messages.operating import MoveWorker, OfClients
 from mainspring.messages.queries import Chosen, Piece, QueryStep, StepsKnown
-from mainspring.messages.scaling import Notice, Provide, ProviderHello, Running
+from mainspring.messages.scaling import FromProvider, Notice, Provide
 from mainspring.messages.served import Awaited, ServedModel, Told
 from mainspring.messages.sharding import ShardMap
 from mainspring.messages.status import ClusterStatus
@@ -64,7 +62,8 @@ class GatewayHello(msgspec.Struct, frozen=True, tag="gateway_hello"):
     protocol: int
     gateway: str
     epoch: int = 0
-    """Same as `WorkerHello.epoch`."""
+    seed: int = 0
+    """The upper bits of its answers' ids (`learning.answered_by`); 0: it has no applications."""
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
@@ -465,8 +464,9 @@ ToController = (
     | AdminRequest
     | Awaited
     | Drained
-    | ProviderHello
-    | Running
+    | GatewayLearning
+    | AboutFeedback
+    | FromProvider
 )
 """Messages that a controller may receive, beside a worker's `Result`."""
 
@@ -495,5 +495,6 @@ ToGateway = (
     | Rejected
     | Chosen
     | AdminReply
+    | AboutFeedback
 )
 """Messages that a gateway may receive from the controller."""

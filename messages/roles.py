@@ -16,6 +16,7 @@ from mainspring.messages import (
     actions,
     clients,
     following,
+    learning,
     observing,
     operating,
     peers,
@@ -54,7 +55,8 @@ _AS_GATEWAY = _types(
 )
 _FROM_REPOSITORY = _AS_GATEWAY | {served.Awaited}
 _FROM_GATEWAY = _AS_GATEWAY | _types(
-    *(peers.Arrival, peers.QueryArrival, StepsKnown, peers.Cancel, sharding.ShardMap)
+    *(peers.Arrival, peers.QueryArrival, StepsKnown, peers.Cancel, sharding.ShardMap),
+    *(learning.GatewayLearning, learning.RelayFeedback, learning.FeedbackCounted),
 )
 _FROM_OBSERVER = _types(observing.ObserverHello, peers.Pong, peers.Goodbye)
 
@@ -76,7 +78,7 @@ MAY_SAY: dict[tuple[Role, Role], frozenset[type[msgspec.Struct]]] = {
     (Role.CONTROLLER, Role.WORKER): _types(peers.ToWorker, actions.Action),
     (Role.CONTROLLER, Role.GATEWAY): _types(peers.ToGateway),
     (Role.CONTROLLER, Role.REPOSITORY): _types(peers.ToGateway),
-    (Role.CONTROLLER, Role.OBSERVER): _types(peers.ToWorker, observing.Records, observing.Devices),
+    (Role.CONTROLLER, Role.OBSERVER): _types(peers.ToWorker, observing.ToObserver) - {operating.Operated},
     (Role.CONTROLLER, Role.OPERATOR): _types(peers.ToWorker, observing.ToObserver),
     (Role.GATEWAY, Role.WORKER): _types(peers.Input),
     (Role.WORKER, Role.GATEWAY): _types(peers.Output),

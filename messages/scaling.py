@@ -155,6 +155,9 @@ class KindState(msgspec.Struct, frozen=True, omit_defaults=True):
     late: int = 0
 
 
+FromProvider = ProviderHello | Running
+
+
 class ScaleState(msgspec.Struct, frozen=True, tag="scale_state", omit_defaults=True):
     """An entry of a snapshot: what is provided, and who leaves."""
 

@@ -84,6 +84,11 @@ class Application:
         self.losses: dict[str, tuple[int, float]] = {}
         """Rows that each member, and the whole (``""``), was judged by, and the sum of their losses."""
 
+    @property
+    def version(self) -> int:
+        """Return the version of what predicts here, beside the members; 0 if nothing does."""
+        return 0
+
     def changed(self, spec: ApplicationSpec) -> Application:
         """Return the application with another specification; this one is not to be observed any more.
 

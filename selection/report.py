@@ -42,6 +42,7 @@ def report(
         policy_failed=counts["policy_failed"],
         contexts=len(application.contexts),
         waiting=len(application.ledger),
+        version=application.version,
     )
 
 

@@ -12,6 +12,7 @@ import { player } from "./parts/player.js";
 import { Place } from "./place.js";
 import { clock, span, when, zone } from "./text.js";
 import { askToken } from "./parts/dialog.js";
+import { applications } from "./views/applications.js";
 import { cluster } from "./views/cluster.js";
 import { memory } from "./views/memory.js";
 import { model } from "./views/model.js";
@@ -21,7 +22,7 @@ import { request } from "./views/request.js";
 import { schedule } from "./views/schedule.js";
 import { worker } from "./views/worker.js";
 
-const VIEWS = { cluster, worker, memory, schedule, models, model, request, operate };
+const VIEWS = { cluster, worker, memory, schedule, models, model, applications, request, operate };
 const RAIL = { model: "models", worker: "cluster" };
 const THEMES = {
   "": ["as the system", "M12 4a8 8 0 1 0 0 16zM12 4a8 8 0 0 1 0 16"],

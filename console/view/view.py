@@ -19,6 +19,7 @@ from mainspring.cluster.state import Cluster
 from mainspring.console.view.actions import Action, Lane, planned
 from mainspring.console.view.actions import ended as ended_action
 from mainspring.console.view.happenings import ADDED, REMOVED, Happening, Happenings
+from mainspring.console.view.learning import LearningView
 from mainspring.console.view.models import EVICTIONS, LOADS, Traffic
 from mainspring.console.view.requests import Request, is_lost, still_open
 from mainspring.console.view.requests import ended as ended_request
@@ -36,6 +37,7 @@ from mainspring.messages.events import (
     WorkerJoined,
     WorkerLeft,
 )
+from mainspring.messages.learning import LearningOfGateways
 from mainspring.messages.metrics import DeviceHealth
 from mainspring.messages.observing import Clocks, Devices, Unready, WorkerClock
 from mainspring.messages.operating import DrainWorker, OperatorCommand, ResumeWorker
@@ -92,6 +94,7 @@ class View:
         """Clock of each worker beside the controller's; set like ``devices``."""
         self.unready = Unready()
         """Models and workers that can't be counted on at the moment; set like ``devices``."""
+        self.learning = LearningView()
         self._lifecycles = Lifecycles(self._request_ended, self._action_ended)
         self._began_ns = self._unix_offset_ns = self._second_ends_ns = 0
         self._contradicted = False
@@ -173,6 +176,7 @@ class View:
         self.happenings.forget(keep_history)
         if not keep_history:
             self.traffic = Traffic(self.limits)
+            self.learning = LearningView()
             self.histories.clear()
             self.sessions.clear()
             self.operations.clear()
@@ -243,6 +247,8 @@ class View:
                 for worker in set(message.silent) - set(self.unready.silent):
                     self.happenings.silent(self._unix_offset_ns + self.now_ns, worker)
                 self.unready = message
+            case LearningOfGateways():
+                self.learning.take(self.now_ns, message)
 
     def workers(self) -> list[Standing]:
         """Return what each worker has, and what those had that are gone."""

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from mainspring.console.queries.applications import applications
 from mainspring.console.queries.asking import BadQuery, Unknown, recent
 from mainspring.console.queries.cluster import cluster
 from mainspring.console.queries.models import model, models
@@ -61,6 +62,10 @@ class ClusterParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     recent: Annotated[int, Meta(ge=0, le=200)] = 50
     """Rejected and late requests listed at most."""
+
+
+class ApplicationsParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Parameters of ``applications``: it has none."""
 
 
 class MemoryParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -167,6 +172,7 @@ class Show(NamedTuple):
 
 SHOWS: dict[str, Show] = {
     "cluster": Show(ClusterParams, lambda view, params, _: cluster(view, recent=params.recent)),
+    "applications": Show(ApplicationsParams, lambda view, _params, _: applications(view)),
     "memory": Show(
         MemoryParams, lambda view, params, _: memory(view, params.worker, evictions=params.evictions)
     ),

@@ -29,7 +29,8 @@ from mainspring.compiler.python_models.compiling import compile_folder
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.usage import usage_of_all
 from mainspring.messages.applications import ApplicationSpec
-from mainspring.messages.clients import InferReply, InferRequest, Observe, Observed
+from mainspring.messages.clients import InferReply, InferRequest
+from mainspring.messages.learning import Observe, Observed
 from mainspring.messages.peers import TensorHeader
 from mainspring.selection.application import Application
 from tests.emulated_cluster import BATCH_SIZES, cluster_of

@@ -220,16 +220,22 @@ def asked_of(command: AdminCommand, told: Told) -> list[int]:
     return [told.map.place(command.name) if has_it is None else has_it]
 
 
-def about_graphs(command: AddGraph | RemoveModel, graphs: Graphs) -> Done | ErrorReply | None:
-    """Return the answer to a command that no controller has to see; None if one has."""
-    if isinstance(command, RemoveModel):
-        fault = graphs.needs(command.name)
-        return ErrorReply(command.key, Reason.BAD_INPUT, fault) if fault else None
-    try:
-        graphs.check(command.graph)
-    except GraphError as error:
-        return ErrorReply(command.key, Reason.BAD_INPUT, f"graph {command.graph.name!r}: {error}")
-    return Done(command.key) if command.check else None
+def answered_here(command: AdminCommand, graphs: Graphs, shards: int) -> Done | ErrorReply | None:
+    """Return the answer to a command that none of so many controllers has to see; None if one has."""
+    fault = ""
+    match command:
+        case Scale(shard=shard):
+            fault = wrong_shard(shard, shards)
+        case RemoveModel(name=name):
+            fault = graphs.needs(name)
+        case AddGraph(graph=graph):
+            try:
+                graphs.check(graph)
+            except GraphError as error:
+                fault = f"graph {graph.name!r}: {error}"
+            if command.check and not fault:
+                return Done(command.key)
+    return ErrorReply(command.key, Reason.BAD_INPUT, fault) if fault else None
 
 
 def wrong_shard(shard: int | None, count: int) -> str:

@@ -32,12 +32,11 @@ from mainspring.messages.clients import (
     ErrorReply,
     ForgetContext,
     InferRequest,
-    Observe,
-    Observed,
     TopK,
 )
 from mainspring.messages.codes import Reason
 from mainspring.messages.graphs import GraphSpec
+from mainspring.messages.learning import Observe, Observed
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import ModelDown, TensorHeader
 from mainspring.messages.served import ServedModel

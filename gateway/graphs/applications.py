@@ -20,9 +20,10 @@ from mainspring.messages.applications import (
     code_in,
     read_application,
 )
-from mainspring.messages.clients import BestItems, ErrorReply, Observe, TopK
+from mainspring.messages.clients import BestItems, ErrorReply, TopK
 from mainspring.messages.codes import Reason
 from mainspring.messages.graphs import GraphSpec
+from mainspring.messages.learning import Observe
 from mainspring.messages.tables import ConfigError
 from mainspring.selection.application import Application, Bounds
 from mainspring.selection.ledger import Feedback
@@ -46,6 +47,7 @@ class Applications:
     def __init__(self, seed: int) -> None:
         """``seed``, of 31 bits, is of what policies draw, and in the ids of answers: each gateway has its
         own."""
+        self.seed = seed
         self.generator = np.random.default_rng(seed)
         self.state_bytes = Bounds().state_bytes
         """Bytes of contexts that each holds in memory."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from time import monotonic_ns
 from typing import Any
 
 import msgspec
@@ -16,8 +15,9 @@ from mainspring.gateway.grpc.access import Caller, check, sees
 from mainspring.gateway.grpc.messages import APPLICATIONS, Message, methods
 from mainspring.gateway.services import Services
 from mainspring.messages.applications import ApplicationReport
-from mainspring.messages.clients import AddGraph, ErrorReply, ForgetContext, Observe, RemoveGraph
+from mainspring.messages.clients import AddGraph, ErrorReply, ForgetContext, RemoveGraph
 from mainspring.messages.codes import Reason
+from mainspring.messages.learning import Observe
 
 _METHODS = methods(APPLICATIONS)
 _CHANGES = frozenset(("Put", "Remove", "Forget"))
@@ -84,7 +84,7 @@ class Applications:
         truth = tuple(request.y) or tuple(request.labels)
         rows = tuple(request.rows)
         message = Observe(0, request.name, request.query_id, truth, tuple(request.rewards), rows)
-        told = _done(self._catalog.observe(monotonic_ns(), message))
+        told = _done(await self._services.observe(message))
         return {name: getattr(told, name) for name in ("joined", "late", "duplicate", "unknown")}
 
     async def _forget(self, request: Message, _caller: Caller) -> dict[str, Any]:

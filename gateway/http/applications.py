@@ -18,10 +18,10 @@ from mainspring.messages.clients import (
     BestItems,
     ErrorReply,
     ForgetContext,
-    Observe,
     RemoveGraph,
     TopK,
 )
+from mainspring.messages.learning import Observe
 from mainspring.transport.tokens import from_header
 
 Truth = int | float | str
@@ -112,12 +112,12 @@ class ApplicationRoutes:
         await self._ask(RemoveGraph(self._services.next_key(), name))
         exchange.reply_json({})
 
-    def observe(self, exchange: Exchange) -> None:
+    async def observe(self, exchange: Exchange) -> None:
         """Have an application learn what came true of an answer."""
         given = exchange.decoded(Feedback)
         feedback = _each(given.y), _each(given.reward), tuple(given.rows)
         message = Observe(0, exchange.arguments[0], given.query_id, *feedback)
-        told = self._catalog.observe(monotonic_ns(), message)
+        told = await self._services.observe(message)
         if isinstance(told, ErrorReply):
             raise BadRequest(told.reason, told.detail)
         exchange.reply_json(FeedbackReport(told.joined, told.late, told.duplicate, told.unknown))

@@ -160,7 +160,9 @@ def _of_models(control: Control, inference: Inference) -> list[Route]:
 def _of_applications(control: Control, routes: ApplicationRoutes) -> list[Route]:
     change: dict[bytes, Handler] = {PUT: control.in_task(routes.put), DELETE: control.in_task(routes.remove)}
     return [
-        Route(f"{MODEL}/observe", {POST: routes.observe}, guarded=True, group=Group.INFERENCE),
+        Route(
+            f"{MODEL}/observe", {POST: control.in_task(routes.observe)}, guarded=True, group=Group.INFERENCE
+        ),
         Route(f"{MODEL}/topk", {POST: control.in_task(routes.top_k)}, guarded=True, group=Group.INFERENCE),
         Route("/v2/applications", {GET: routes.all}, group=Group.REPOSITORY),
         _changing("/v2/applications/{model}/forget", {POST: routes.forget}, Group.REPOSITORY),

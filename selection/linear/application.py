@@ -66,6 +66,11 @@ class LinearApplication(Application):
         self.model = LinearModel(self.policy.options, table, rank)
         self._place = place
 
+    @property
+    def version(self) -> int:
+        """Return the number of the table and weights that serve."""
+        return self.model.now.number
+
     def changed(self, spec: ApplicationSpec) -> Application:
         """Raise ValueError: another specification is another application, with weights of its own."""
         raise ValueError("an application with policy 'linear' can't be changed: remove it first")

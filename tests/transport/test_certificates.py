@@ -41,8 +41,8 @@ CERTIFICATES = {
 ALLOWED = {
     ("worker", "controller"): "Deposed Described Goodbye Pong Restored Result WorkerHello",
     ("gateway", "controller"): (
-        "AdminRequest Arrival Cancel Deposed Drained GatewayHello Goodbye Pong QueryArrival ShardMap "
-        "StepsKnown"
+        "AdminRequest Arrival Cancel Deposed Drained FeedbackCounted GatewayHello GatewayLearning Goodbye "
+        "Pong QueryArrival RelayFeedback ShardMap StepsKnown"
     ),
     ("repository", "controller"): "AdminRequest Awaited Deposed Drained GatewayHello Goodbye Pong",
     ("observer", "controller"): "Goodbye ObserverHello Pong",

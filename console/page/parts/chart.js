@@ -1,7 +1,7 @@
 // Lines and stacked areas over the seconds of the last minutes.
 
 import { el } from "../dom.js";
-import { colour } from "../palette.js";
+import { colour, model } from "../palette.js";
 import { when } from "../text.js";
 import { pairs, surface, tip } from "./canvas.js";
 import { told } from "./happenings.js";
@@ -33,7 +33,7 @@ export const OUTCOMES = [
 export function legend(layers) {
   return el("div.legend", { "aria-hidden": "true" }, ...layers.map((layer) => {
     const swatch = el(layer.line ? "i.thin" : "i");
-    swatch.style.background = `var(--${layer.colour})`;
+    swatch.style.background = layer.model ? model(layer.model) : `var(--${layer.colour})`;
     return el("span", {}, swatch, layer.name);
   }));
 }
@@ -45,7 +45,7 @@ function at(seconds, until) {
 }
 
 /**
- * A chart in `holder`. `layers` are {name, colour, pick(series), line?, fill?}: areas are stacked in their order,
+ * A chart in `holder`. `layers` are {name, colour, pick(series), line?, fill?}, or with `model` in place of `colour`: areas are stacked in their order,
  * lines are drawn over them. `unit(value)` writes a value, `axis` says what the values are of, `least` up to which value it reaches at least. `cursor` (cursor.js)
  * is shared by charts of the same time: what one points at all show, and a click or Enter chooses it.
  * `set(series, seconds, head, limit, happenings)` draws the last seconds of a payload's series; `limit` is a level
@@ -145,7 +145,7 @@ export function chart(holder, { layers, unit, axis, label, cursor, least = 1 }) 
       area(context, view.cut[index], base, x, y, colour(layer.colour));
     });
     layers.forEach((layer, index) => {
-      if (layer.line) line(context, view.cut[index], x, y, colour(layer.colour), layer.dash ?? []);
+      if (layer.line) line(context, view.cut[index], x, y, layer.model ? model(layer.model) : colour(layer.colour), layer.dash ?? []);
     });
     for (const one of view.marks) flag(context, Math.round(x(one.column)) + 0.5, height - BOTTOM);
     if (view.limit) mark(context, view.limit, y, right);

@@ -22,6 +22,7 @@ VIEWS = {
     "#/schedule/worker-1": "Schedule of worker-1",
     "#/models?search=small&sort=demand&order=falling": "Models",
     "#/model/small-1": "small-1",
+    "#/applications": "Applications",
     "#/request": "Requests",
     "#/request/last-rejected": "Request",
     "#/operate?model=large-1": "Operate",

@@ -10,9 +10,9 @@ from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.graphs.checking import GraphError
 from mainspring.messages.applications import ApplicationSpec
-from mainspring.messages.clients import Observe
 from mainspring.messages.codes import Reason
 from mainspring.messages.graphs import GraphSpec
+from mainspring.messages.learning import Observe
 from mainspring.messages.model import TensorSpec
 from mainspring.selection.application import Application
 from mainspring.selection.ledger import Feedback
