@@ -8,13 +8,13 @@ import typing
 import msgspec
 import pytest
 
-from mainspring.messages import actions, following, learning, observing, operating, peers, repository
+from mainspring.messages import actions, following, learning, observing, operating, peers, repository, scaling
 from mainspring.messages.roles import MAY_SAY, Role, fault, may_connect
 
 MESSAGES = sorted(
     {
         each
-        for module in (actions, following, learning, observing, operating, peers, repository)
+        for module in (actions, following, learning, observing, operating, peers, repository, scaling)
         for each in vars(module).values()
         if isinstance(each, type) and issubclass(each, msgspec.Struct) and each.__struct_config__.tag
     },
