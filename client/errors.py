@@ -178,6 +178,12 @@ class RateLimited(TryLater):
     remedy = "Send fewer requests a second, or raise the rate in the file of tokens"
 
 
+class OverShare(TryLater):
+    """Requests are being dropped, and the token's tenant is ahead of its share of the devices' time."""
+
+    remedy = "Send less for now, or raise the tenant's weight in [tenants]"
+
+
 class ControllerUnreachable(Unavailable):
     """The gateway has no controller."""
 
@@ -211,6 +217,7 @@ ERROR_OF_REASON: dict[Reason, type[MainspringError]] = {
     Reason.UNAUTHENTICATED: Unauthenticated,
     Reason.FORBIDDEN: Forbidden,
     Reason.RATE_LIMITED: RateLimited,
+    Reason.OVER_SHARE: OverShare,
     Reason.NO_WORKER: NoWorker,
     Reason.MODEL_NOT_READY: ModelNotReady,
     Reason.MODEL_REMOVED: ModelRemoved,

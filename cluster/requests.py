@@ -46,6 +46,7 @@ class Request:
 
     __slots__ = (
         "arrived_ns",
+        "charged_ns",
         "cold",
         "due_ns",
         "event",
@@ -77,8 +78,9 @@ class Request:
         self.place = _UNDECIDED
         self.query: Query | None = None
         """The query that it is a piece of; None if it is of none, or if that was not known when it came."""
-        self.failures = 0
-        """The scheduler's note: how many actions failed on it."""
+        self.failures = self.charged_ns = 0
+        """The scheduler's notes: how many actions failed on it, and what its tenant was charged for it so far
+        (`scheduler.tenants`)."""
         self.fatal = 0
         """The scheduler's note: how many workers were lost while they ran it."""
         self.spoilt = 0

@@ -28,9 +28,11 @@ from mainspring.controller.sessions import (
     unreachable,
 )
 from mainspring.controller.shards import Moves, Shards
+from mainspring.controller.token_limits import TokenLimits
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import GatewayLeft, GatewayRefused, WorkerJoined, WorkerLeft
+from mainspring.messages.limits import TokensUsed
 from mainspring.messages.metrics import READINGS, DeviceHealth
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.messages.peers import GatewayHello, Goodbye, Pong, Welcome, WorkerDown, WorkerHello, WorkerUp
@@ -45,6 +47,7 @@ EXCHANGES_A_BEAT = 5
 """Exchanges at each heartbeat until then."""
 BEARABLE_STEP_NS = 1_000_000
 """A worker whose clock steps by more has to join again: its actions' windows mean other instants now."""
+_GATEWAY: Final = b"gateway/"
 MAX_REASONS = 64
 """Reasons for which a worker may count messages; a longer list is ignored."""
 MAX_NOTE_CHARACTERS = 500
@@ -138,6 +141,7 @@ class PeerLifecycle:
         self._dropped = dropped
         self._epoch = scheduler.core.config.epoch
         self._last_beat_ns: int | None = None
+        self._limits = TokenLimits()
 
     def hello(self, now_ns: int, peer: bytes, hello: WorkerHello | GatewayHello) -> None:
         """Begin a session, or refuse it; the sessions that it replaces end."""
@@ -257,6 +261,19 @@ class PeerLifecycle:
             self.refusals.enter(now_ns, session)
             self._scheduler.handle(now_ns, GatewayLeft(session.number))
             self._registry.gateway_left(now_ns, session)
+            self._limits.left(session.number)
+            self._share_limits()
+
+    def tokens_used(self, session: GatewaySession, message: TokensUsed) -> None:
+        """Take a gateway's report of its tokens; tell gateways which parts of their limits they have now."""
+        self._limits.used(session.number, message)
+        self._share_limits()
+
+    def _share_limits(self) -> None:
+        for number, parts in self._limits.news():
+            gateway = self._sessions.gateway(number)
+            if gateway is not None:
+                self._outbox.send(gateway, parts)
 
     def drop(self, now_ns: int, worker: str, reason: str) -> None:
         """End the session of a worker that the scheduler has dropped; the worker may say hello again."""
@@ -360,7 +377,12 @@ class PeerLifecycle:
         self._outbox.send_gateways(WorkerUp(session.name, session.hello.data_address))
 
     def _welcome_gateway(self, now_ns: int, session: GatewaySession) -> None:
-        self._outbox.send(session, Welcome(PROTOCOL_VERSION, session.number, self._epoch))
+        gateways = 1
+        if not self._config.shard and session.peer.startswith(_GATEWAY):
+            # The first controller shares out what holds over all gateways; a repository takes no requests.
+            gateways = self._limits.joined(session.number)
+        self._outbox.send(session, Welcome(PROTOCOL_VERSION, session.number, self._epoch, gateways))
+        self._share_limits()
         if self._shards is not None:
             self._shards.welcome(session)
         self._registry.welcome(session)

@@ -36,6 +36,7 @@ from mainspring.messages.following import FromFollower
 from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.ids import gateway_of
 from mainspring.messages.learning import FeedbackCounted, GatewayLearning, RelayFeedback
+from mainspring.messages.limits import TokensUsed
 from mainspring.messages.observing import FromObserver, ObserverHello
 from mainspring.messages.operating import Operate
 from mainspring.messages.peers import (
@@ -265,6 +266,8 @@ class Shell:
                     self._dropped.count("foreign_request")
             case AdminRequest():
                 self.administration.answer(now_ns, session, message)
+            case TokensUsed():
+                self.peers.tokens_used(session, message)
             case ShardMap():
                 self.shards.told(message)
             case served.Awaited():
@@ -334,14 +337,8 @@ class Shell:
             return
         deadline_ns = _deadline_ns(now_ns, session, arrival.left_ns)
         event = RequestArrived(
-            request_id,
-            arrival.model,
-            arrival.rows,
-            deadline_ns,
-            arrival.priority,
-            arrival.sizes,
-            arrival.query,
-            arrival.step,
+            *(request_id, arrival.model, arrival.rows, deadline_ns, arrival.priority, arrival.sizes),
+            *(arrival.query, arrival.step, arrival.tenant),
         )
         if self._grace.over or not self._grace.hold(now_ns, request_id, (event, ())):
             self._scheduler.handle(now_ns, event)
@@ -361,7 +358,9 @@ class Shell:
             self._outbox.send(session, Rejected(query_id, Reason.BAD_MESSAGE, fault))
             return
         deadline_ns = _deadline_ns(now_ns, session, arrival.left_ns)
-        event = QueryArrived(query_id, deadline_ns, arrival.steps, arrival.priority, arrival.graph)
+        event = QueryArrived(
+            query_id, deadline_ns, arrival.steps, arrival.priority, arrival.graph, arrival.tenant
+        )
         if not self._grace.hold(now_ns, query_id, (event, pieces)):
             self._came(now_ns, event, pieces)
 

@@ -20,33 +20,45 @@ from typing import Any
 import msgspec
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
+from mainspring.gateway.core.accounts import Accounts
 from mainspring.gateway.core.admin import AdminCommand, AdminTable, answered_here, asked_of
 from mainspring.gateway.core.cache import PredictionCache
 from mainspring.gateway.core.catalog import catalog_of
 from mainspring.gateway.core.controller_catalogs import Told
-from mainspring.gateway.core.effects import Answer, Arrive, Connection, Effect, Push, Refuse, Withdraw
+from mainspring.gateway.core.effects import (
+    Answer,
+    Arrive,
+    Connection,
+    Effect,
+    Push,
+    Refuse,
+    Withdraw,
+    arrival_of,
+)
 from mainspring.gateway.core.readiness import Readiness
 from mainspring.gateway.core.request_table import OwnRefusals
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.validation import BadRequest, check_request
 from mainspring.gateway.learning import LearningLinks
 from mainspring.gateway.memory import Memory
-from mainspring.gateway.oip.triton_texts import SIGNATURE_REASONS, of_request
+from mainspring.gateway.oip.triton_texts import in_words
 from mainspring.gateway.peer_connections import LinkOf, WorkerLinks
 from mainspring.gateway.replies import Replies
 from mainspring.gateway.shards import Shard, addresses_of
+from mainspring.gateway.token_limits import TokenLimits
 from mainspring.messages import peers
 from mainspring.messages.clients import EndSequence, ErrorReply, InferRequest, StatusReply
 from mainspring.messages.codec import TO_GATEWAY, BadMessage
 from mainspring.messages.codes import Reason
 from mainspring.messages.ids import shard_of
 from mainspring.messages.learning import FeedbackCounted, RelayFeedback
+from mainspring.messages.limits import TokenParts
 from mainspring.messages.queries import Chosen, StepsKnown
 from mainspring.messages.served import Awaited, Standing
 from mainspring.messages.sharding import ShardMap
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
-from mainspring.transport.tokens import TokenFile
+from mainspring.transport.tokens import NOTHING, Credential, TokenFile
 
 log = logging.getLogger("mainspring.gateway")
 
@@ -69,6 +81,7 @@ class GatewayDriver:
         self.tokens = TokenFile(config)
         self.gate = self.tokens.gate
         """Says who may ask for what; front ends ask it before they call `submit` or `ask`."""
+        self.limits = TokenLimits(self.gate)
         self.cache = PredictionCache(config.cache_bytes, config.cache_models, clock)
         self.core = GatewayCore(config, self.catalog.signatures, self.cache, self.told.shards)
         self.counts: Counter[str] = Counter()
@@ -78,6 +91,8 @@ class GatewayDriver:
         """The front ends, by the name in their connections."""
         self._refusals = OwnRefusals()
         self.core.observers.add(self._refusals)
+        if self.tokens.check_ns is not None:
+            self.core.observers.add(Accounts())
         self._performing = False
         self._max_slo_ns = milliseconds(config.max_slo_ms)
         self._admin = AdminTable(config, lambda: self.told.map)
@@ -87,15 +102,16 @@ class GatewayDriver:
             for number in range(len(addresses_of(config)))
         ]
         """The controllers."""
-        self.readiness = Readiness(self.told, self._uncounted, config.readiness)
+        self.readiness = Readiness(
+            self.told, lambda number: self.shards[number].uncounted(clock()), config.readiness
+        )
         self.learning = LearningLinks(config, self.catalog, self.shards)
         self._first = self.shards[0]
         self._others: dict[object, Shard] = {each.link.port: each for each in self.shards[1:]}
         self.memory = Memory(config.slab_bytes)
         """The memory that front ends receive large tensors in."""
-        self.workers = WorkerLinks(
-            hub, config, lambda _: self._count("bad_framing_from_workers"), self.memory, link
-        )
+        badly_framed = "bad_framing_from_workers"
+        self.workers = WorkerLinks(hub, config, lambda _: self._count(badly_framed), self.memory, link)
 
     # --- front ends ---
 
@@ -113,10 +129,11 @@ class GatewayDriver:
         *,
         lent: bool = False,
         came_ns: int = 0,
+        shown: Credential = NOTHING,
     ) -> None:
         """Take a request with its tensors' frames, or refuse it; ``lent``: its client may change them.
 
-        ``came_ns``: when its first bytes came, where that is known; else they came now.
+        ``came_ns``: when its first bytes came, if that is known; ``shown``: the token that came with it.
         """
         if (alone := self.alone) is not None:
             self._turn_away(connection, request, Reason.CONTROLLER_UNREACHABLE, alone)
@@ -127,8 +144,10 @@ class GatewayDriver:
             if whole is not frames:
                 frames, sizes = whole, [len(frame) for frame in whole]
             accepted = check_request(taken, sizes, self.catalog.resolve, self._max_slo_ns)
+            if self.gate.has_accounts:
+                accepted = self.limits.charged(accepted, shown, sum(sizes))
         except BadRequest as error:
-            self._turn_away(connection, request, error.reason, self._worded(error, request, sizes))
+            self._turn_away(connection, request, error.reason, in_words(error, request, sizes, self.catalog))
             return
         now_ns = self.clock()
         if lent and accepted.turn is None and self.cache.is_on(accepted.signature.spec.public_name):
@@ -190,9 +209,6 @@ class GatewayDriver:
     def _count(self, why: str) -> None:
         self.counts[why] += 1
 
-    def _uncounted(self, shard: int) -> str:
-        return self.shards[shard].uncounted(self.clock())
-
     def _holds(self, shard: int, model: str) -> bool:
         """Return whether a request for a model is in flight at a shard's controller, or may come to be."""
         if len(self.shards) == 1:
@@ -234,6 +250,8 @@ class GatewayDriver:
                 self._served(shard, message)
             case Standing() | Awaited():
                 self.readiness.heard(shard.number, message)
+            case TokenParts():
+                shard.link.send(self.limits.told(now_ns, message))
             case peers.DefaultSlo(model=name, slo_ns=slo_ns):
                 self.told.set_default_slo(shard.number, name, slo_ns)
             case peers.Graph():
@@ -250,11 +268,7 @@ class GatewayDriver:
             case ShardMap():
                 self._take_map(now_ns, shard, message)
             case peers.Welcome():
-                if shard.welcome(now_ns, message):
-                    self.readiness.begin_session(shard.number)
-                    self.core.controller_welcomed(now_ns, message.number)
-                else:
-                    self._controller_lost(now_ns, shard)
+                self._welcomed(now_ns, shard, message)
             case peers.Refused():
                 if shard.refused(now_ns, message):
                     self._controller_lost(now_ns, shard)
@@ -268,6 +282,15 @@ class GatewayDriver:
         times = message.sent_ns, now_ns, self.clock()
         shard.link.send(peers.Pong(message.sequence, *times, refused=self._refusals.counts))
         self.workers.settle()
+
+    def _welcomed(self, now_ns: int, shard: Shard, message: peers.Welcome) -> None:
+        if not shard.welcome(now_ns, message):
+            self._controller_lost(now_ns, shard)
+            return
+        if shard is self._first:
+            self.limits.welcomed(message.gateways)
+        self.readiness.begin_session(shard.number)
+        self.core.controller_welcomed(now_ns, message.number)
 
     def _take_map(self, now_ns: int, shard: Shard, told: ShardMap) -> None:
         """Route by a newer map; tell a controller that has lost it the one that is known here."""
@@ -384,21 +407,20 @@ class GatewayDriver:
 
     def next_wakeup_ns(self) -> int:
         """Return when `tick` is to be called next."""
-        nearest_ns = _earlier(self._first.session.next_wakeup_ns(), self.core.next_wakeup_ns())
-        nearest_ns = _earlier(nearest_ns, self._admin.next_wakeup_ns())
-        nearest_ns = _earlier(nearest_ns, self.told.next_wakeup_ns())
-        nearest_ns = _earlier(nearest_ns, self._first.draining.next_wakeup_ns())
-        nearest_ns = _earlier(nearest_ns, self.tokens.check_ns)
+        times = [self._first.session.next_wakeup_ns(), self._first.draining.next_wakeup_ns()]
+        times += [self.core.next_wakeup_ns(), self._admin.next_wakeup_ns(), self.told.next_wakeup_ns()]
+        times += [self.tokens.check_ns, self.limits.next_ns()]
         for shard in self._others.values():
-            nearest_ns = min(nearest_ns, shard.session.next_wakeup_ns())
-            nearest_ns = _earlier(nearest_ns, shard.draining.next_wakeup_ns())
-        return nearest_ns
+            times += [shard.session.next_wakeup_ns(), shard.draining.next_wakeup_ns()]
+        return min([each for each in times if each is not None])
 
     def tick(self, now_ns: int) -> None:
         """Do what is due."""
         self.core.tick(now_ns)
         if self.tokens.check_ns is not None:
             self.tokens.tick(now_ns)
+            if self.limits.report_due(now_ns):
+                self._first.link.send(self.limits.report(now_ns))
         for connection, reply in self._admin.tick(now_ns):
             self._replies.reply(connection, reply)
         confirm_ns = self.told.next_wakeup_ns()
@@ -452,23 +474,8 @@ class GatewayDriver:
 
     def _arrive(self, effect: Arrive) -> None:
         left_ns = None if effect.deadline_ns is None else effect.deadline_ns - self.clock()
-        arrival: peers.Arrival | peers.QueryArrival = peers.Arrival(
-            *(effect.request_id, effect.model, effect.rows, left_ns, effect.priority, effect.sizes),
-            *(effect.query, effect.step),
-        )
-        if effect.steps:
-            arrival = peers.QueryArrival(
-                effect.request_id, left_ns, effect.steps, effect.pieces, effect.priority, effect.graph
-            )
-        if not self.shards[shard_of(effect.request_id)].link.deliver(arrival):
+        if not self.shards[shard_of(effect.request_id)].link.deliver(arrival_of(effect, left_ns)):
             self.core.arrival_unsent(self.clock(), effect.request_id)
-
-    def _worded(self, error: BadRequest, request: InferRequest, sizes: Sequence[int]) -> str:
-        """Return what is wrong with a request: in Triton's words, if these are configured."""
-        if not self.catalog.triton or error.reason not in SIGNATURE_REASONS:
-            return error.detail
-        signature = self.catalog.resolve(request.model, request.version)
-        return of_request(error, request, sizes, signature)
 
     def _turn_away(self, connection: Connection, request: InferRequest, reason: Reason, detail: str) -> None:
         self.core.observers.turned_away(request, reason)
@@ -486,7 +493,3 @@ class GatewayDriver:
         for shard in self.shards:
             shard.link.send(peers.Goodbye(f"gateway {shard.link.name} stops"))
         self.memory.close()
-
-
-def _earlier(one_ns: int, other_ns: int | None) -> int:
-    return one_ns if other_ns is None or one_ns <= other_ns else other_ns

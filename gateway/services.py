@@ -28,6 +28,7 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.delays import Back
 from mainspring.messages.learning import Observe, Observed
 from mainspring.telemetry.bounded import BoundedLabels
+from mainspring.transport.tokens import NOTHING, Credential
 
 NAME = "calls"
 _LOG = logging.getLogger("mainspring")
@@ -81,22 +82,28 @@ class Services:
         frames: Sequence[Any],
         done: Done,
         came_ns: int = 0,
+        shown: Credential = NOTHING,
     ) -> None:
         """Take a request with a frame for each input; ``done`` gets its one outcome, maybe at once.
 
         ``request.key`` is from `next_key`. Frames are bytes-like and must not change until ``done``.
-        ``came_ns`` is when its first bytes came.
+        ``came_ns`` is when its first bytes came, ``shown`` the token that came with it.
         """
         self._waiting.setdefault(connection, {})[request.key] = done
-        self.driver.submit(connection, request, frames, came_ns=came_ns)
+        self.driver.submit(connection, request, frames, came_ns=came_ns, shown=shown)
         self._settle()
 
     async def infer(
-        self, connection: Connection, request: InferRequest, frames: Sequence[Any], came_ns: int = 0
+        self,
+        connection: Connection,
+        request: InferRequest,
+        frames: Sequence[Any],
+        came_ns: int = 0,
+        shown: Credential = NOTHING,
     ) -> Outcome:
         """Submit a request and wait for its outcome; cancelling the waiting task gives the request up."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self.submit(connection, request, frames, partial(_set, future), came_ns)
+        self.submit(connection, request, frames, partial(_set, future), came_ns, shown)
         try:
             return await future
         except asyncio.CancelledError:

@@ -241,7 +241,8 @@ class ZeroMqFrontEnd:
                 self._send(connection.peer, encode(ErrorReply(request.key, Reason.BAD_INPUT, str(error))))
                 return
         lent = bool(request.places)
-        self._driver.submit(connection, self._capped(connection, request), frames, lent=lent)
+        capped, shown = self._capped(connection, request), self._shown.get(connection.peer, NOTHING)
+        self._driver.submit(connection, capped, frames, lent=lent, shown=shown)
 
     def _capped(self, connection: Connection, message: clients.InferRequest) -> clients.InferRequest:
         """Return a request with no better priority than its client's token allows."""

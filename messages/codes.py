@@ -41,7 +41,9 @@ class Reason(StrEnum):
     FORBIDDEN = "forbidden"
     """The token may not use this model, or not change what is served."""
     RATE_LIMITED = "rate_limited"
-    """The token's requests come faster than it may send them."""
+    """The token's requests come faster than it may send them, or too many of them are in flight."""
+    OVER_SHARE = "over_share"
+    """Requests are being dropped, and the tenant is ahead of its share of the devices' time."""
 
     # The cluster.
     NO_WORKER = "no_worker"

@@ -35,6 +35,9 @@ class RequestArrived(msgspec.Struct, frozen=True, tag="request_arrived", omit_de
     """The query that it is a piece of; 0 if it is of none."""
     step: int = 0
     """Index of the query's step."""
+    tenant: str = ""
+    """The tenant whose request it is (`scheduler.tenants`); empty if the token that it came with names
+    none."""
 
 
 class QueryArrived(msgspec.Struct, frozen=True, tag="query_arrived", omit_defaults=True):
@@ -49,6 +52,8 @@ class QueryArrived(msgspec.Struct, frozen=True, tag="query_arrived", omit_defaul
     """Same as `RequestArrived.priority`."""
     graph: str = ""
     """Name of the graph; empty of a request with more rows than a batch."""
+    tenant: str = ""
+    """Same as `RequestArrived.tenant`."""
 
 
 def pieces_of(event: QueryArrived, pieces: tuple[Piece, ...]) -> Iterator[RequestArrived]:
@@ -57,7 +62,7 @@ def pieces_of(event: QueryArrived, pieces: tuple[Piece, ...]) -> Iterator[Reques
         step = event.steps[piece.step]
         yield RequestArrived(
             *(piece.request_id, step.model, piece.rows, event.deadline_ns, event.priority),
-            *(piece.sizes or step.sizes, event.query_id, piece.step),
+            *(piece.sizes or step.sizes, event.query_id, piece.step, event.tenant),
         )
 
 

@@ -12,7 +12,10 @@ import msgspec
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import Resident
 from mainspring.messages.graphs import GraphSpec
+from mainspring.messages.leading import Deposed as Deposed  # noqa: PLC0414
+from mainspring.messages.leading import Leads as Leads  # noqa: PLC0414
 from mainspring.messages.learning import AboutFeedback, GatewayLearning
+from mainspring.messages.limits import TokenParts, TokensUsed
 from mainspring.messages.metrics import ClusterMetrics, DeviceHealth
 from mainspring.messages.model import Artifact, ModelSpec
 from mainspring.messages.operating import MoveWorker, OfClients
@@ -74,19 +77,9 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
     epoch: int = 0
     """The leader's epoch (`controller.lease`), which the ids of its actions hold (`messages.ids`). A peer of
     several controllers obeys the highest that has welcomed it."""
-
-
-class Leads(msgspec.Struct, frozen=True, tag="leads"):
-    """A controller that stood by leads from now on: the peer is to say hello there."""
-
-    epoch: int
-
-
-class Deposed(msgspec.Struct, frozen=True, tag="deposed"):
-    """A peer's answer to a controller that another one has followed: it leads no more."""
-
-    epoch: int
-    """The highest epoch of a controller that has welcomed the peer."""
+    gateways: int = 1
+    """Number of gateways that share the limits of tokens with this one; 0: it waits for its parts
+    (`limits`)."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -174,6 +167,8 @@ class Arrival(msgspec.Struct, frozen=True, tag="arrival", omit_defaults=True):
     """Same as `events.RequestArrived.query`."""
     step: int = 0
     """Same as `events.RequestArrived.step`."""
+    tenant: str = ""
+    """Same as `events.RequestArrived.tenant`."""
 
 
 class QueryArrival(msgspec.Struct, frozen=True, tag="query_arrival", omit_defaults=True):
@@ -192,6 +187,8 @@ class QueryArrival(msgspec.Struct, frozen=True, tag="query_arrival", omit_defaul
     """Same as `events.RequestArrived.priority`."""
     graph: str = ""
     """Same as `events.QueryArrived.graph`."""
+    tenant: str = ""
+    """Same as `events.RequestArrived.tenant`."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
@@ -466,6 +463,7 @@ ToController = (
     | Drained
     | GatewayLearning
     | AboutFeedback
+    | TokensUsed
     | FromProvider
 )
 """Messages that a controller may receive, beside a worker's `Result`."""
@@ -496,5 +494,6 @@ ToGateway = (
     | Chosen
     | AdminReply
     | AboutFeedback
+    | TokenParts
 )
 """Messages that a gateway may receive from the controller."""

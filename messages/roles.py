@@ -25,6 +25,7 @@ from mainspring.messages import (
     served,
     sharding,
 )
+from mainspring.messages.limits import TokensUsed
 from mainspring.messages.queries import StepsKnown
 
 
@@ -56,7 +57,7 @@ _AS_GATEWAY = _types(
 _FROM_REPOSITORY = _AS_GATEWAY | {served.Awaited}
 _FROM_GATEWAY = _AS_GATEWAY | _types(
     *(peers.Arrival, peers.QueryArrival, StepsKnown, peers.Cancel, sharding.ShardMap),
-    *(learning.GatewayLearning, learning.RelayFeedback, learning.FeedbackCounted),
+    *(learning.GatewayLearning, learning.RelayFeedback, learning.FeedbackCounted, TokensUsed),
 )
 _FROM_OBSERVER = _types(observing.ObserverHello, peers.Pong, peers.Goodbye)
 

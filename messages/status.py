@@ -61,6 +61,26 @@ class ModelStatus(msgspec.Struct, frozen=True):
     None if none of them does."""
 
 
+class TenantStatus(msgspec.Struct, frozen=True):
+    """One tenant since the controller started (`scheduler.tenants`)."""
+
+    tenant: str
+    """Its name; empty for requests of none."""
+    weight: float
+    requests: int = 0
+    """Requests and queries of it that reached the scheduler."""
+    executed: int = 0
+    """Requests, and pieces of queries, that were executed."""
+    dropped: int = 0
+    """Number of these, and of the refused, that were not served for want of devices' time."""
+    over_share: int = 0
+    """Requests and queries that were refused because it was ahead of its share."""
+    device_ns: int = 0
+    """Time of EXEC and LOAD that it was charged."""
+    share: float = 0.0
+    """Devices that it may have now; 0: as many as it likes."""
+
+
 class ClusterStatus(msgspec.Struct, frozen=True):
     """The cluster at one moment, for a person."""
 
@@ -83,3 +103,5 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     """Reason why the gateway that was asked is not ready (`readiness`); empty: it is."""
     unready: dict[str, str] = {}
     """Models that are not, by what clients call them, each with why."""
+    tenants: tuple[TenantStatus, ...] = ()
+    """Tenants of whom any request has come, if tokens name tenants."""

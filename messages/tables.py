@@ -225,6 +225,7 @@ MOVED: dict[tuple[str, str], str] = {
     ("scheduler", "max_queue_sizes"): "set max_queue_size in [models.NAME]",
     ("scheduler", "goodput_weights"): "set goodput_weight in [models.NAME]",
     ("scheduler", "own_workers"): "set workers in [models.NAME]",
+    ("scheduler", "tenant_weights"): "write NAME = WEIGHT in [tenants]",
     ("gateway", "model_max_rows"): "set max_rows_per_request in [models.NAME]",
     ("gateway", "zeromq_message_idle_ms"): "libzmq takes in messages, of known clients alone",
     ("gateway", "zeromq_message_timeout_ms"): "libzmq takes in messages, of known clients alone",

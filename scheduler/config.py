@@ -104,6 +104,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     own_workers: dict[str, tuple[int, int, str]] = {}
     """Number of workers of single models' own, their largest batch (0: any) and their kind (empty: any), by
     model; better said as ``workers`` in a table ``[models.NAME]`` of its own."""
+    tenant_weights: dict[str, float] = {}
+    """Weight of each tenant's share of the devices' time while requests are being dropped, 1 for those that
+    are not named; better said as ``NAME = WEIGHT`` in the table ``[tenants]``."""
     max_attempts: int = 5
     """Number of actions that may fail on a request before it is given up. Actions that could not begin in
     time do not count: a deadline bounds them, and a request without one waits for as long as it takes."""
@@ -145,7 +148,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         for name, size in self.max_queue_sizes.items():
             if size < 1:
                 raise ValueError(f"the max_queue_size of {name!r} is {size}; it must be at least 1")
-        for name, weight in self.goodput_weights.items():
+        for name, weight in [*self.goodput_weights.items(), *self.tenant_weights.items()]:
             if fault := weight_fault(weight):
                 raise ValueError(f"{name!r}: {fault}")
         if self.estimate_rank > HIGHEST_RANK:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, cast
 
+import msgspec
+
 from mainspring.cluster.apply import apply
 from mainspring.cluster.capacity import kept_pages
 from mainspring.cluster.requests import Request
@@ -223,6 +225,7 @@ class Scheduler:
         self._overload.validate()
         self._backlog.validate()
         self._preparing.validate()
+        self._state.tenants.validate()
 
     def refusal(self, command: OperatorCommand) -> str | None:
         """Return why an operator's command can't be carried out now, and what would be right, or None."""
@@ -251,7 +254,9 @@ class Scheduler:
 
     def status(self) -> ClusterStatus:
         """Return the state of the cluster, without what only a driver knows (clock offsets, notes)."""
-        return cluster_status(self._state.cluster, self.config.policy, self.config.max_queue_sizes)
+        status = cluster_status(self._state.cluster, self.config.policy, self.config.max_queue_sizes)
+        tenants = self._state.tenants
+        return msgspec.structs.replace(status, tenants=tenants.status()) if tenants.used else status
 
     def snapshot(self) -> Iterator[Part]:
         """Yield the cluster's state, part by part (`cluster.snapshot`)."""

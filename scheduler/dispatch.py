@@ -145,7 +145,7 @@ class Dispatcher:
 
         Results of actions that nobody waits for any more have changed nothing.
         """
-        worker, action = change.worker, change.action
+        worker, action, state = change.worker, change.action, self._state
         if worker is None:
             return True
         if change.stops:
@@ -156,6 +156,8 @@ class Dispatcher:
             self._open_ended(now_ns, worker, action, result, change)
         elif isinstance(action, Load):
             placement = _concerned(change)
+            if state.tenants.used:
+                state.tenants.loaded(placement.model, result.end_ns - result.begin_ns)
             agrees = self._residency.load_ended(now_ns, placement, action, result)
             self._backlog.offer_all(placement)
             self._lifecycle.reconsider(now_ns, placement.model)
@@ -301,7 +303,10 @@ class Dispatcher:
         if worker.stalled:
             self._overdue_actions.exec_ended(now_ns, worker)
         self._state.wants(worker)
-        if result.status is _OK:
+        done, tenants = result.status is _OK, self._state.tenants
+        if tenants.used:
+            tenants.executed(change.requests, result.end_ns - result.begin_ns, result.end_ns, done)
+        if done:
             taken_ns = result.end_ns - result.begin_ns
             self._policy.executed(now_ns, placement, change.size_index, taken_ns, change.requests)
         else:

@@ -53,6 +53,7 @@ class Queries:
         self._backlog = backlog
         self._missed = missed
         self._slack = state.config.query_slack
+        self._tenants = state.tenants
         lifecycle.share = self._share
         self._hop_ns = float(FIRST_HOP_NS)
         self._prices = Prices()
@@ -65,6 +66,8 @@ class Queries:
         if not change.taken:
             return
         query = self._state.cluster.queries[event.query_id]
+        if (event.tenant or self._tenants.used) and self._over_share(now_ns, query):
+            return
         # Of a family alone the plans of its members say whether the whole can be in time.
         choice = self._choice(now_ns, query, 0) if len(event.steps) == 1 else None
         refusal = self._refusal(now_ns, query, choice)
@@ -79,6 +82,15 @@ class Queries:
             model = self._model(step.model, step.sizes)
             if step.after and model is not None and not model.usable and self._comes(step):
                 self._missed.want(model)
+
+    def _over_share(self, now_ns: int, query: Query) -> bool:
+        """Refuse a query whose tenant is ahead of his share; return whether. Its pieces are charged."""
+        workers = self._state.cluster.open_workers
+        refusal = self._tenants.query_refused(now_ns, query.event.tenant, workers)
+        if refusal is None or query.due_ns is None:
+            return False
+        self._state.emit(now_ns, Reject(query.id, Reason.OVER_SHARE, *refusal))
+        return True
 
     def _comes(self, step: QueryStep) -> bool:
         """Say whether a step is to be expected: of one under a condition, once it has a row in the mean.
@@ -109,6 +121,8 @@ class Queries:
             detail = f"a piece has {request.rows} rows; model {event.model!r} takes {request.model.max_rows}"
             self._state.reject(now_ns, request, Reason.TOO_MANY_ROWS, detail)
             return True
+        if self._tenants.used:
+            self._tenants.joined(now_ns, request)
         after = query.event.steps[event.step].after
         if after and not query.done[event.step] and len(query.open) == 1:
             self._hopped(now_ns - max([query.ended_ns.get(each, now_ns) for each in after]))

@@ -47,6 +47,7 @@ class RequestLifecycle:
         self._missed = missed
         self._admission = admission
         self._overload = overload
+        self._tenants = state.tenants
         config = state.config
         self._max_queue_sizes = config.max_queue_sizes
         state.query_ended = self.withdrawn
@@ -67,11 +68,13 @@ class RequestLifecycle:
             return
         request = change.requests[0]
         model, rows, due_ns = request.model, request.rows, request.due_ns
+        if (event.tenant or self._tenants.used) and self._over_share(now_ns, request):
+            return
         bounded = bool(cluster.operations or self._max_queue_sizes) or cluster.queued >= self._bound
         if not 1 <= rows <= model.max_rows or bounded:
             refusal = self._refusal(now_ns, event, model)
             if refusal is not None:
-                self._state.emit(now_ns, Reject(request.id, *refusal))
+                self._state.reject(now_ns, request, *refusal)
                 return
         if due_ns is None and self._comes_too_late(now_ns, request):
             return
@@ -89,6 +92,16 @@ class RequestLifecycle:
             finish_ns = earliest_finish_ns(plans(cluster, now_ns, model, rows, due_ns))
             self.rank(now_ns, request, priority, finish_ns)
         self.queue(now_ns, request, arrives=True)
+
+    def _over_share(self, now_ns: int, request: Request) -> bool:
+        """Charge a request's tenant; refuse the request if he is ahead of his share, and return whether."""
+        if not 1 <= request.rows <= request.model.max_rows:
+            return False
+        refusal = self._tenants.refused(now_ns, request, self._state.cluster.open_workers)
+        if refusal is None:
+            return False
+        self._state.emit(now_ns, Reject(request.id, Reason.OVER_SHARE, *refusal))
+        return True
 
     def _comes_too_late(self, now_ns: int, request: Request) -> bool:
         """Refuse a request without a deadline if those before it take too long; return whether."""
@@ -214,6 +227,7 @@ class RequestLifecycle:
     def withdrawn(self, now_ns: int, change: Change) -> None:
         """React to requests that are cancelled; outputs of one that is dispatched the gateway discards."""
         for request in change.requests:
+            self._tenants.withdrawn(request)
             self._unqueued(now_ns, request)
             self._overload.withdrawn(request)
 

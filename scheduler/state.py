@@ -23,6 +23,7 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.ids import first_action_id
 from mainspring.scheduler.alarms import Alarm, Alarms, WorkerTimers
 from mainspring.scheduler.config import SchedulerConfig, completed, milliseconds
+from mainspring.scheduler.tenants import Tenants
 
 WIDE_FROM: Final = 8
 """A model on more workers than this may be wide."""
@@ -214,6 +215,7 @@ class SchedulerState:
         """Workers whose EXEC executor may need work."""
         self._resting: dict[str, int] = {}
         """Time at which each worker's EXEC executor may need work, while nothing waits anywhere."""
+        self.tenants = Tenants(config.tenant_weights)
         self.idle_workers = IdleWorkers(self.cluster)
         """The workers that are asked next if requests are left for models that many workers hold."""
         self._wants_loads = False
@@ -449,6 +451,8 @@ class SchedulerState:
         evidence: RejectEvidence | None = None,
     ) -> None:
         """Answer a request with an error; with a piece that its query needs, the whole query."""
+        if request.charged_ns:
+            self.tenants.rejected(request, reason, self._soonest_end_ns(request))
         query = request.query
         if query is None or not query.event.steps[request.event.step].required:
             self.emit(now_ns, Reject(request.id, reason, detail, earliest_finish_ns, evidence))
@@ -459,6 +463,14 @@ class SchedulerState:
         said = f"{step}a piece of {request.rows} rows, when {ended}: {detail}"
         change = self.emit(now_ns, Reject(query.id, reason, said, earliest_finish_ns, evidence))
         self.query_ended(now_ns, change)
+
+    def _soonest_end_ns(self, request: Request) -> int:
+        """Return when a request could have ended with nothing before it but the LOAD that it needs."""
+        model = request.model
+        load_ns = 0
+        if request.cold:
+            load_ns = min([load.ns for load in model.load_times.values()], default=0)
+        return request.arrived_ns + self.ns.dispatch_delay + load_ns + model.fastest_ns(request.rows)
 
 
 def _nobody(now_ns: int, change: Change) -> None:

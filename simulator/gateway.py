@@ -155,14 +155,15 @@ class SimulatedGateway:
 
     def enter(self, now_ns: int, request_id: int, arrival: Arrival, key: int) -> Flight:
         """Enter a request, of which the controller is yet to be told."""
-        slo_ns, sizes, priority = arrival.slo_ns, arrival.sizes, arrival.priority
+        model, rows, slo_ns = arrival.model, arrival.rows, arrival.slo_ns
+        more = arrival.priority, arrival.sizes, 0, 0, arrival.tenant
         now_ns = max(now_ns, self._free_ns)
         if slo_ns is None:
-            request = RequestArrived(request_id, arrival.model, arrival.rows, None, priority, sizes)
+            request = RequestArrived(request_id, model, rows, None, *more)
             expires_ns = now_ns + BEST_EFFORT_NS if self._loses else NEVER_NS
         else:
             deadline_ns = now_ns + slo_ns
-            request = RequestArrived(request_id, arrival.model, arrival.rows, deadline_ns, priority, sizes)
+            request = RequestArrived(request_id, model, rows, deadline_ns, *more)
             expires_ns = deadline_ns + GRACE_NS
         flight = Flight(request, now_ns, expires_ns, key, arrival.client)
         self.flights[request_id] = flight
@@ -193,7 +194,9 @@ class SimulatedGateway:
     def _ask(self, sent_ns: int, request: RequestArrived, pieces: list[int], most: int) -> None:
         """Send the controller a request of many rows: a query, and pieces of at most so many rows."""
         step = QueryStep(request.model, request.rows, request.sizes)
-        query = QueryArrived(request.request_id, request.deadline_ns, (step,), request.priority)
+        query = QueryArrived(
+            *(request.request_id, request.deadline_ns, (step,), request.priority), tenant=request.tenant
+        )
         rows = [min(most, request.rows - index * most) for index in range(len(pieces))]
         named = tuple([Piece(*each) for each in zip(pieces, rows, strict=True)])
         self.pieces[query.query_id] = list(pieces_of(query, named))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.core.accounts import Account
 from mainspring.gateway.core.effects import (
     Accepted,
     Answer,
@@ -88,13 +89,17 @@ class CoreGateway(SimulatedGateway):
             *(model, rows, arrival.slo_ns, every_input, every_output, signature),
             priority=arrival.priority,
             sizes=sizes,
+            account=Account(arrival.tenant) if arrival.tenant else None,
         )
         self.core.submit(
             now_ns, _CLIENT, request_id, accepted, _frames(signature.at(sizes).input_row_bytes, rows)
         )
         (arrive,) = self.core.drain()
         assert isinstance(arrive, Arrive), f"request {request_id} led to {arrive}"
-        request = RequestArrived(request_id, model, rows, arrive.deadline_ns, arrive.priority, arrive.sizes)
+        request = RequestArrived(
+            *(request_id, model, rows, arrive.deadline_ns, arrive.priority, arrive.sizes),
+            tenant=arrive.tenant,
+        )
         flight = Flight(request, now_ns, NEVER_NS, key, arrival.client)
         self.flights[request_id] = flight
         self._core_ids[request_id] = arrive.request_id
@@ -179,6 +184,7 @@ class CoreGateway(SimulatedGateway):
                     *(again, effect.model, effect.rows, effect.deadline_ns),
                     sizes=effect.sizes,
                     query=self._outside_id(effect.query) if effect.query else 0,
+                    tenant=effect.tenant,
                 )
                 self._tell(now_ns, event)
             else:

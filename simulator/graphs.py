@@ -94,7 +94,9 @@ class GraphGateway(SimulatedGateway):
         if graph.apart:
             self._send(sent_ns, flight, course, begun)
             return flight
-        event = QueryArrived(request_id, request.deadline_ns, steps, request.priority, graph.name)
+        event = QueryArrived(
+            *(request_id, request.deadline_ns, steps, request.priority, graph.name, request.tenant)
+        )
         self.pieces[request_id] = list(pieces_of(event, tuple(begun)))
         self.arriving.append((sent_ns, event))
         return flight
@@ -230,6 +232,7 @@ class GraphGateway(SimulatedGateway):
                 *(piece.request_id, model, piece.rows, deadline_ns, request.priority),
                 query=query,
                 step=piece.step,
+                tenant=request.tenant,
             )
             self.arriving.append((at_ns, event))
 

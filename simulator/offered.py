@@ -97,7 +97,10 @@ def recorded(spec: SimulationSpec, workload: WorkloadSpec, chosen: Sequence[Mode
             return
         slo_ns = None if event.deadline_ns is None else max(1, event.deadline_ns - now_ns)
         yield Arrival(
-            now_ns - first_ns, event.model, event.rows, slo_ns, sizes=event.sizes, priority=event.priority
+            *(now_ns - first_ns, event.model, event.rows, slo_ns),
+            sizes=event.sizes,
+            priority=event.priority,
+            tenant=event.tenant,
         )
 
 

@@ -70,6 +70,8 @@ class Ledger:
         self.completed = False
         """True if a closed-loop client had its answer since this was last set to False."""
         self._comes_back = comes_back
+        self.tenants: dict[str, list[int]] = {}
+        """Requests of each tenant that was named since ``start_ns``, and how many were answered in time."""
         self.latency = DurationHistogram()
         self.start_ns = start_ns
         self._records = records
@@ -82,6 +84,11 @@ class Ledger:
             request_id = flight.request.request_id
             self.outcomes[request_id] = Outcome(flight.request, flight.arrived_ns)
 
+    def offered(self, flight: Flight) -> None:
+        """Count a tenant's request, which may be submitted several times."""
+        if flight.key >= 0:
+            self.tenants.setdefault(flight.request.tenant, [0, 0])[0] += 1
+
     def key(self, time_ns: int, model: str, rows: int, slo_ns: int | None) -> int:
         """Return the key of the record of a request that is sent now; -1 if none is kept."""
         if self._records is None or time_ns < self.start_ns:
@@ -92,8 +99,11 @@ class Ledger:
     def outputs(self, now_ns: int, flight: Flight, timing: Timing) -> None:
         """Same as `gateway.Replies.outputs`."""
         if flight.key >= 0 and self._records is not None:
+            tenant = flight.request.tenant
             if self._records.outputs(flight.key, now_ns - self.start_ns, timing):
                 self.goodput += 1
+                if tenant:
+                    self.tenants[tenant][1] += 1
             else:
                 self.late += 1
             if not flight.key % SHOWN_OF:

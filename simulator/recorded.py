@@ -106,7 +106,8 @@ def recorded_arrivals(recording: Recording) -> Iterator[Arrival]:
             slo_ns = None
             if entry.deadline_ns is not None:
                 slo_ns = max(1, entry.deadline_ns - recording.start_ns - at_ns)
-            yield Arrival(at_ns, entry.model, entry.rows, slo_ns, sizes=entry.sizes, priority=entry.priority)
+            more = entry.sizes, 0, entry.priority, entry.tenant
+            yield Arrival(at_ns, entry.model, entry.rows, slo_ns, -1, *more)
 
 
 class _Reader:

@@ -157,7 +157,11 @@ def closed_under_deadlines(spec: SimulationSpec) -> bool:
 
 
 def _notes(spec: SimulationSpec, simulation: Simulation, ended: str, wall_s: float) -> dict[str, Note]:
-    return {
+    tenants: dict[str, Note] = {
+        f"tenant_{name}": f"{in_time:,} of {offered:,} requests in time"
+        for name, (offered, in_time) in simulation.ledger.tenants.items()
+    }
+    return tenants | {
         "simulated": True,
         "policy": spec.scheduler.policy,
         "seed": spec.seed,

@@ -248,6 +248,8 @@ class Simulation:
         flight = self.gateway.submit(self._agenda.now_ns, self._next_id, arrival, key)
         flight.retry_ns = arrival.retry_ns
         ledger.submitted(flight)
+        if arrival.tenant:
+            ledger.offered(flight)
 
     def _comes_back(self, now_ns: int, flight: Flight, reason: Reason) -> bool:
         """Have a refused client ask once more, if its deadline allows; return whether it does.
@@ -261,6 +263,7 @@ class Simulation:
         arrival = Arrival(
             *(at_ns, request.model, request.rows, left_ns, flight.client, request.sizes),
             priority=request.priority,
+            tenant=request.tenant,
         )
         self._returning += 1
         self._agenda.at(at_ns, self._ask_again, arrival, flight.key)

@@ -192,6 +192,8 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
     until its deadline; 0: it does not."""
     seed: int | None = None
     """Seed of the workload; None for one that follows from the spec's."""
+    tenant: str = ""
+    """The tenant whose requests these are, as a token would name it; empty: none's."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for what can't be."""

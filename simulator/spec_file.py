@@ -84,6 +84,8 @@ def read_table(path: Path, settings: Sequence[str] = ()) -> Table:
     move_paths(table, path.parent)
     for setting in settings:
         apply_setting(table, setting)
+    if "tenants" in table and isinstance(scheduler := table.setdefault("scheduler", {}), dict):
+        scheduler["tenant_weights"] = table.pop("tenants")
     return table
 
 

@@ -56,6 +56,19 @@ class SideBySide:
         return all(source.done(now_ns) for source in self._sources)
 
 
+class Owned:
+    """A source whose requests are a tenant's."""
+
+    def __init__(self, source: Source, tenant: str) -> None:
+        self._source = source
+        self._tenant = tenant
+        self.next_ns, self.completed, self.done = source.next_ns, source.completed, source.done
+
+    def take(self) -> Arrival:
+        """Same as `Source.take`."""
+        return msgspec.structs.replace(self._source.take(), tenant=self._tenant)
+
+
 def build_source(spec: SimulationSpec, models: Sequence[ModelSpec]) -> Source:
     """Return all workloads of a spec, for these models.
 
@@ -64,7 +77,8 @@ def build_source(spec: SimulationSpec, models: Sequence[ModelSpec]) -> Source:
     sources: list[Source] = []
     for place, workload in enumerate(spec.workload):
         source = _source(spec, workload, place, models)
-        sources.append(returning(source, round(workload.retry_ms * 1e6)))
+        source = returning(source, round(workload.retry_ms * 1e6))
+        sources.append(Owned(source, workload.tenant) if workload.tenant else source)
     return sources[0] if len(sources) == 1 else SideBySide(sources)
 
 

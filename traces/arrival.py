@@ -34,6 +34,8 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     the deadline; 0 if it does not."""
     priority: int = 0
     """Same as `RequestArrived.priority`. Only heeded in simulations."""
+    tenant: str = ""
+    """Same as `RequestArrived.tenant`. Only heeded in simulations; live a token names it."""
 
 
 class Kind(StrEnum):

@@ -8,6 +8,9 @@ A file of tokens holds only their SHA-256, so that a reader of the file can't us
     models = ["resnet*", "bert"]   # patterns of the models that it may use
     rate = 100.0                   # requests a second; without it, any number
     burst = 200                    # of them at once; without it, those of one second
+    in_flight = 64                 # requests without an answer; without it, any number
+    in_flight_bytes = 1000000      # bytes of inputs of these; without it, any number
+    tenant = "search"              # whose share of the devices they use; without it, nobody's
     best_priority = 2              # the best priority that it gets; without it, any
     admin = false                  # whether it may add, load, unload and remove models
 
@@ -24,7 +27,7 @@ import math
 import os
 import stat
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,10 +37,14 @@ import msgspec
 from mainspring.messages.choices import did_you_mean
 from mainspring.messages.codes import Reason
 
+LONGEST_TENANT = 100
+"""Characters of the longest name of a tenant."""
 LONGEST_TOKEN = 512
 """Characters of the longest token; a longer text is not taken for a token."""
 EVERYTHING = "*"
 """Entry of ``models`` that a token needs to see a console, or to change what concerns all models."""
+WAIT_NS = 100_000_000
+"""Time after which a request may come again whose gateway has no part of its token's rate yet."""
 _PREFIX_BYTES = 4
 _SECOND_NS = 1_000_000_000
 Refusal = tuple[Reason, str, int | None]
@@ -73,6 +80,9 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     burst: int | None = None
     best_priority: int | None = None
     admin: bool = False
+    in_flight: int | None = None
+    in_flight_bytes: int | None = None
+    tenant: str = ""
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -91,6 +101,23 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 f"the best_priority of token {self.name!r} is {self.best_priority}; it must be 1 for the "
                 "highest, more for lower ones, or 0 for none"
             )
+        for name in ("in_flight", "in_flight_bytes"):
+            if (most := getattr(self, name)) is not None and most < 1:
+                raise ValueError(f"the {name} of token {self.name!r} is {most}; it must be at least 1")
+        if len(self.tenant) > LONGEST_TENANT or not self.tenant.isprintable():
+            raise ValueError(
+                f"the tenant of token {self.name!r} is not a name of at most {LONGEST_TENANT} characters"
+            )
+
+    @property
+    def has_account(self) -> bool:
+        """True if its requests are counted while they are in flight, or are a tenant's."""
+        return bool(self.tenant) or self.in_flight is not None or self.in_flight_bytes is not None
+
+    @property
+    def is_limited(self) -> bool:
+        """True if it has a limit that holds over all gateways together."""
+        return self.rate is not None or self.in_flight is not None or self.in_flight_bytes is not None
 
     @property
     def interval_ns(self) -> int:
@@ -173,15 +200,25 @@ def from_header(value: str | None) -> Credential:
 class _Holder:
     """A token, and how far its requests are ahead of its rate."""
 
-    __slots__ = ("allowance_ns", "digest", "due_ns", "interval_ns", "token")
+    __slots__ = ("allowance_ns", "asked", "blocked", "digest", "due_ns", "interval_ns", "token")
 
     def __init__(self, token: Token, due_ns: int) -> None:
         self.token = token
         self.digest = bytes.fromhex(token.sha256)
-        self.interval_ns = token.interval_ns
-        self.allowance_ns = token.allowance_ns
         self.due_ns = due_ns
         """Instant at which the next request would arrive if all had arrived at exactly the token's rate."""
+        self.asked = 0
+        """Requests since `Gate.asked` was last called."""
+        self.have(1.0)
+
+    def have(self, part: float) -> None:
+        """Let a part of the token's rate and burst be used here; the rest is other gateways'."""
+        token = self.token
+        self.blocked = token.interval_ns > 0 and part <= 0.0
+        self.interval_ns, self.allowance_ns = token.interval_ns, token.allowance_ns
+        if token.interval_ns and 0.0 < part < 1.0:
+            self.interval_ns = round(token.interval_ns / part)
+            # The burst, less one request, lasts as long at each gateway's part of the rate: each has one.
 
     def may_use(self, model: str) -> bool:
         """Say whether one of the token's patterns matches the model's name, case included."""
@@ -189,8 +226,11 @@ class _Holder:
 
     def late_ns(self, now_ns: int) -> int:
         """Count one request; return 0, or by how much it is too early, in which case it does not count."""
+        self.asked += 1
         if self.interval_ns == 0:
             return 0
+        if self.blocked:
+            return WAIT_NS
         due_ns = max(self.due_ns, now_ns)
         late_ns = due_ns - now_ns - self.allowance_ns
         if late_ns > 0:
@@ -207,6 +247,9 @@ class Gate:
         self._holders: dict[bytes, list[_Holder]] | None = None
         self.closed = False
         """True if a request needs a token."""
+        self.has_accounts = False
+        """True if any token has an account (`Token.has_account`)."""
+        self._part_of: Callable[[Token], float] = lambda _token: 1.0
         if tokens is not None:
             self.replace(tokens)
 
@@ -214,10 +257,11 @@ class Gate:
         """Replace the tokens; one that stays keeps the count of its requests."""
         before = {each.digest: each.due_ns for same in (self._holders or {}).values() for each in same}
         self._holders = {}
-        self.closed = True
+        self.closed, self.has_accounts = True, any(token.has_account for token in tokens)
         for token in tokens:
             digest = bytes.fromhex(token.sha256)
             holder = _Holder(token, before.get(digest, 0))
+            holder.have(self._part_of(token))
             self._holders.setdefault(digest[:_PREFIX_BYTES], []).append(holder)
 
     def authorise(
@@ -269,6 +313,29 @@ class Gate:
         if best is None:
             return wanted
         return max(wanted, best) if best else 0
+
+    def have(self, part_of: Callable[[Token], float]) -> None:
+        """Let a part of each token's rate be used here from now on, of tokens that are read later too."""
+        self._part_of = part_of
+        for holder in self._all():
+            holder.have(part_of(holder.token))
+
+    def asked(self) -> list[tuple[Token, int]]:
+        """Return the tokens with a limit that gateways share, and their requests since the last call."""
+        found = []
+        for holder in self._all():
+            if holder.asked and holder.token.is_limited:
+                found.append((holder.token, holder.asked))
+            holder.asked = 0
+        return found
+
+    def token_of(self, shown: Credential) -> Token | None:
+        """Return the token that a client showed; None if it is unknown or missing."""
+        holder = None if self._holders is None else self._find(shown)
+        return None if holder is None else holder.token
+
+    def _all(self) -> list[_Holder]:
+        return [each for same in (self._holders or {}).values() for each in same]
 
     def name(self, shown: Credential) -> str:
         """Return the name of the token that a client showed; empty if the token is unknown or missing."""

@@ -32,6 +32,8 @@ from mainspring.worker.config import WorkerConfig
 from mainspring.worker.engines.registry import ENGINES
 
 MODELS = "models"
+TENANTS = "tenants"
+"""Table of the tenants' weights, by name: what it says stands in the scheduler's configuration."""
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -304,6 +306,8 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
     for name, key in MOVED:
         if isinstance(table := tables.get(name), dict) and key in table:
             raise ConfigError(f"{path}, [{name}]: {key} {why_not_set(name, key)}")
+    if TENANTS in tables:
+        tables.setdefault("scheduler", {})["tenant_weights"] = tables.pop(TENANTS)
     if MODELS in tables:
         _spread(read_models(tables.pop(MODELS), str(path)), tables)
     _check_tables(tables, str(path))

@@ -10,7 +10,7 @@ from mainspring.cli.options import DEFAULT_GATEWAY, AsJson, GatewayAddress, Toke
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from mainspring.messages.status import ClusterStatus
+    from mainspring.messages.status import ClusterStatus, TenantStatus
 
 MOST_UNREADY = 20
 """Models that are not ready and are shown."""
@@ -51,6 +51,8 @@ def status(
     for shard in found.shards:
         for kind in shard.kinds:
             console.print(f"shard {shard.number}: {scale.line(kind)}", soft_wrap=True)
+    for tenant in found.tenants:
+        console.print(_tenant(tenant), soft_wrap=True)
     for note, workers in _notes(found).items():
         console.print(f"{some(workers)}: {note}", soft_wrap=True)
     if unverified := [model.name for model in found.models if not model.verified]:
@@ -63,6 +65,16 @@ def status(
     if found.dropped_messages:
         console.print()
         console.print(_counters(found))
+
+
+def _tenant(tenant: TenantStatus) -> str:
+    """Return one tenant's line."""
+    share = f", held to {tenant.share:.2f} devices" if tenant.share else ""
+    return (
+        f"tenant {tenant.tenant or '(none)'}, weight {tenant.weight:g}: {tenant.requests:,} requests, "
+        f"{tenant.executed:,} executed in {tenant.device_ns / 1e9:.1f} s of devices, "
+        f"{tenant.dropped:,} dropped, {tenant.over_share:,} over its share{share}"
+    )
 
 
 SHOWN_WORKERS = 4

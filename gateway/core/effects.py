@@ -13,10 +13,11 @@ import msgspec
 
 from mainspring.messages.clients import Timing
 from mainspring.messages.codes import Reason
-from mainspring.messages.peers import Input, TensorHeader
+from mainspring.messages.peers import Arrival, Input, QueryArrival, TensorHeader
 from mainspring.messages.queries import Piece, QueryStep, StepsKnown
 
 if TYPE_CHECKING:
+    from mainspring.gateway.core.accounts import Account
     from mainspring.gateway.core.validation import Signature
 
 
@@ -62,6 +63,21 @@ class Arrive(msgspec.Struct, frozen=True):
     """The shape of a query."""
     graph: str = ""
     """The graph of a query, if it is of one."""
+    tenant: str = ""
+    """The tenant whose request it is; empty if its token names none."""
+
+
+def arrival_of(effect: Arrive, left_ns: int | None) -> Arrival | QueryArrival:
+    """Return the message that tells the controller; ``left_ns``: the time left as it is sent."""
+    if effect.steps:
+        return QueryArrival(
+            *(effect.request_id, left_ns, effect.steps, effect.pieces, effect.priority, effect.graph),
+            effect.tenant,
+        )
+    return Arrival(
+        *(effect.request_id, effect.model, effect.rows, left_ns, effect.priority, effect.sizes),
+        *(effect.query, effect.step, effect.tenant),
+    )
 
 
 class Withdraw(msgspec.Struct, frozen=True):
@@ -137,3 +153,5 @@ class Accepted(msgspec.Struct, frozen=True):
     """The least score that its client takes, of a family."""
     context: str = ""
     """Whose state an application answers by."""
+    account: Account | None = None
+    """Account of its token, if that has a tenant or a limit of what is in flight."""

@@ -239,10 +239,12 @@ class RequestTable:
             for piece in left
         ]
         query = 0 if request.whole is None else request.whole.request_id or 0
+        account = (request.whole or request).accepted.account
         return Arrive(
             *(request_id, accepted.model, accepted.rows, request.due_ns, accepted.priority, accepted.sizes),
             *(tuple(pieces), query, request.step, () if request.flow is None else request.flow.steps),
             *("" if request.flow is None else request.flow.graph,),
+            *("" if account is None else account.tenant,),
         )
 
     def sent_to(self, now_ns: int, worker: str) -> list[Pending]:

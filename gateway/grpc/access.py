@@ -8,7 +8,7 @@ from time import monotonic_ns
 from mainspring.gateway.config import GRPC_PREFIX, TRITON, GatewayConfig, Group, Restrictions
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.grpc.status import Context, Ended
-from mainspring.transport.tokens import Gate, from_header
+from mainspring.transport.tokens import NOTHING, Credential, Gate, from_header
 
 GRPC_WEB = "x-grpc-web"
 """Metadata that clients of gRPC-Web send."""
@@ -105,6 +105,11 @@ def check(gate: Gate, caller: Caller, model: str | None, *, administers: bool = 
 def priority(gate: Gate, caller: Caller, asked: int) -> int:
     """Return the priority that a call's request gets which asks for one."""
     return gate.priority(from_header(caller.said(TOKEN)), asked) if asked and gate.closed else asked
+
+
+def shown_by(gate: Gate, caller: Caller) -> Credential:
+    """Return what a call shows, if any token has an account."""
+    return from_header(caller.said(TOKEN)) if gate.has_accounts else NOTHING
 
 
 def sees(gate: Gate, caller: Caller, model: str) -> bool:

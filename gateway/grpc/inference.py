@@ -15,7 +15,7 @@ from grpc import aio
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.effects import Answer, Refuse
 from mainspring.gateway.core.validation import BadRequest
-from mainspring.gateway.grpc.access import Caller, Lock
+from mainspring.gateway.grpc.access import Caller, Lock, shown_by
 from mainspring.gateway.grpc.answers import streamed, streamed_error, streamed_refusal, unary
 from mainspring.gateway.grpc.peers import Call, Peers
 from mainspring.gateway.grpc.room import Room
@@ -68,7 +68,10 @@ class Inference:
         taken = self._taking.take(self._taking.read(data), arrived_ns, caller, call)
         if taken.parts:
             taken = await self._slices.finish(self._taking.complete(taken))
-        outcome = await self._services.infer(call.connection, taken.request, taken.frames, arrived_ns)
+        outcome = await self._services.infer(
+            *(call.connection, taken.request, taken.frames, arrived_ns),
+            shown_by(self._services.driver.gate, caller),
+        )
         if isinstance(outcome, Refuse):
             raise Refused(outcome)
         self._learn_back(context, call.way, taken.answer_bytes)
@@ -189,7 +192,8 @@ class _Stream:
         self._waiting.add(key)
         self._bytes += taken.answer_bytes
         done = functools.partial(self._done, taken)
-        self._services.submit(self._call.connection, taken.request, taken.frames, done, arrived_ns)
+        shown = shown_by(self._services.driver.gate, self._caller)
+        self._services.submit(self._call.connection, taken.request, taken.frames, done, arrived_ns, shown)
 
     def _refused(self, asked_id: str, error: Exception) -> None:
         """Say what is wrong with a request that was not submitted."""

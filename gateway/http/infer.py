@@ -50,7 +50,7 @@ from mainspring.gateway.time_slices import TimeSlices
 from mainspring.messages.clients import InferRequest, Timing
 from mainspring.messages.codes import Reason
 from mainspring.messages.delays import HTTP
-from mainspring.transport.tokens import Gate, from_header
+from mainspring.transport.tokens import NOTHING, Gate, from_header
 
 log = logging.getLogger("mainspring.gateway")
 
@@ -229,7 +229,10 @@ class Inference:
             wanted = wanted._replace(labels=options.labels, however_late=bool(place.sequence_id))
         written = {form.span: parts[form.span] for form in wanted.forms.values() if form.span is not None}
         done = functools.partial(self._done, exchange, model, str(signature.spec.version), wanted, written)
-        self._services.submit(sender.peer, asked, parsed.frames, done, exchange.arrived_ns)
+        shown = NOTHING
+        if driver.gate.has_accounts:
+            shown = from_header(exchange.header(b"authorization"))
+        self._services.submit(sender.peer, asked, parsed.frames, done, exchange.arrived_ns, shown)
 
     def _priority(self, exchange: Exchange, asked: int) -> int:
         """Return the priority that a request gets which asks for one."""

@@ -33,6 +33,7 @@ _CODES = {
     Reason.MODEL_REMOVED: "model_not_found",
     Reason.UNAUTHENTICATED: "invalid_api_key",
     Reason.RATE_LIMITED: "rate_limit_exceeded",
+    Reason.OVER_SHARE: "rate_limit_exceeded",
 }
 
 

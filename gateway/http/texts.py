@@ -220,7 +220,8 @@ class Texts:
             late_outputs=False,
         )
         done = functools.partial(self._done, exchange, request, form, count)
-        self._services.submit(sender.peer, asked, frames, done, exchange.arrived_ns)
+        shown = from_header(exchange.header(b"authorization"))
+        self._services.submit(sender.peer, asked, frames, done, exchange.arrived_ns, shown)
 
     def _done(self, exchange: Exchange, request: Asked, form: TextForm, count: int, outcome: Outcome) -> None:
         """Send a request's outcome. Nothing may be raised: the request table is at work above."""

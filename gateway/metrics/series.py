@@ -86,6 +86,7 @@ CLIENTS_DOING = frozenset(
         Reason.UNAUTHENTICATED,
         Reason.FORBIDDEN,
         Reason.RATE_LIMITED,
+        Reason.OVER_SHARE,
     }
 )
 """Reasons that lie with the client: such a request says nothing of whether deadlines are kept."""

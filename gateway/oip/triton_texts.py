@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.oip.datatypes import REQUEST, Unfit
 from mainspring.messages.clients import InferRequest
@@ -135,3 +136,10 @@ def _expected(tensor: TensorSpec, signature: Signature) -> tuple[int, ...]:
 
 def _dims(shape: Sequence[int]) -> str:
     return f"[{','.join(map(str, shape))}]"
+
+
+def in_words(error: BadRequest, request: InferRequest, sizes: Sequence[int], catalog: Catalog) -> str:
+    """Return what is wrong with a request: in Triton's words, if these are configured."""
+    if not catalog.triton or error.reason not in SIGNATURE_REASONS:
+        return error.detail
+    return of_request(error, request, sizes, catalog.resolve(request.model, request.version))

@@ -42,7 +42,7 @@ ALLOWED = {
     ("worker", "controller"): "Deposed Described Goodbye Pong Restored Result WorkerHello",
     ("gateway", "controller"): (
         "AdminRequest Arrival Cancel Deposed Drained FeedbackCounted GatewayHello GatewayLearning Goodbye "
-        "Pong QueryArrival RelayFeedback ShardMap StepsKnown"
+        "Pong QueryArrival RelayFeedback ShardMap StepsKnown TokensUsed"
     ),
     ("repository", "controller"): "AdminRequest Awaited Deposed Drained GatewayHello Goodbye Pong",
     ("observer", "controller"): "Goodbye ObserverHello Pong",
