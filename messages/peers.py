@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from mainspring.messages.codes import Reason
+from mainspring.messages.durations import OutputTimes as OutputTimes  # noqa: PLC0414
 from mainspring.messages.events import Resident
 from mainspring.messages.graphs import GraphSpec
 from mainspring.messages.leading import Deposed as Deposed  # noqa: PLC0414
@@ -402,22 +403,6 @@ class Taken(msgspec.Struct, frozen=True, tag="taken"):
     """The worker reads no place any more that the first ``inputs`` messages with places have named."""
 
     inputs: int
-
-
-class OutputTimes(msgspec.Struct, frozen=True, array_like=True):
-    """The time that a request took on its worker, by parts: durations, because others don't have the worker's
-    clock."""
-
-    input_ns: int
-    """Copying its inputs into IO memory."""
-    wait_ns: int
-    """Time from then to EXEC's begin."""
-    output_ns: int
-    """Time from EXEC's end until its outputs were sent."""
-    load_ns: int = 0
-    """Duration of the LOAD that brought the model in, if this request found it resident nowhere."""
-    loaded_ns: int = 0
-    """Time from that LOAD's end to EXEC's begin."""
 
 
 class Output(msgspec.Struct, frozen=True, tag="output"):
