@@ -260,7 +260,7 @@ def main(
 
 
 TABLES: dict[str, dict[str, Any]] = {
-    "cluster": {"gateways": 2, "workers": WORKERS, "copies": MODELS},
+    "cluster": {"gateways": 2, "controllers": 2, "workers": WORKERS, "copies": MODELS},
     "worker": {"pages": 4 * MODELS, "spin_us": 0},
     "gateway": {"keyless_loopback": True},
 }

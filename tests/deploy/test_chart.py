@@ -124,12 +124,13 @@ def test_processes_find_each_other(path: Path) -> None:
         shard = int(labels.get("mainspring/shard", 0))
         where = flags["controller"] or listed[0]
         assert flags["controller"] is None or not listed or flags["controller"] == listed[shard]
-        host, _, port = where.removeprefix("tcp://").rpartition(":")
-        pod, service, namespace, svc = host.split(".")
-        assert (pod, namespace, svc) == (f"{service}-{shard}", "serving", "svc")
-        assert fits(services[service]["selector"], controller[1])
-        assert int(port) == services[service]["ports"][0]["port"]
-        assert where.rpartition(":")[2] == controller[0]["address"].rpartition(":")[2]
+        for number, address in enumerate(where.split(",")):
+            host, _, port = address.removeprefix("tcp://").rpartition(":")
+            pod, service, namespace, svc = host.split(".")
+            assert (pod, namespace, svc) == (f"{service}-{shard + number}", "serving", "svc")
+            assert fits(services[service]["selector"], controller[1])
+            assert int(port) == services[service]["ports"][0]["port"]
+            assert port == controller[0]["address"].rpartition(":")[2]
         listens = [
             value
             for key in ("address", "data_address", "http", "grpc", "metrics")
@@ -181,7 +182,8 @@ def test_pods_are_restricted_and_only_real_time_ones_are_root(path: Path) -> Non
         (container,) = spec["containers"]
         security = container["securityContext"]
         real_time = "--realtime" in container["args"]
-        assert spec["automountServiceAccountToken"] is False
+        leased = any(each.startswith("--lease=") for each in container["args"])
+        assert spec["automountServiceAccountToken"] is leased
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert spec["securityContext"]["runAsNonRoot"] is not real_time, name
         assert (spec["securityContext"]["runAsUser"] == 0) is real_time
@@ -272,6 +274,42 @@ def test_several_controllers_each_have_workers_a_console_and_a_number() -> None:
     assert "balancer" in let_in
 
 
+def test_controllers_that_stand_by_share_a_lease_and_may_do_nothing_else() -> None:
+    objects = rendered(Path(__file__).parent / "values" / "standby-controllers.yaml")
+    named = {
+        each["kind"]: each for each in objects if each["kind"] in ("ServiceAccount", "Role", "RoleBinding")
+    }
+    ((spec, args, count),) = [
+        (
+            each["spec"]["template"]["spec"],
+            each["spec"]["template"]["spec"]["containers"][0]["args"],
+            each["spec"]["replicas"],
+        )
+        for each in objects
+        if each["kind"] == "StatefulSet" and each["metadata"]["name"].endswith("-controller")
+    ]
+    assert count == 3
+    assert "--address=tcp://$(POD_IP):7300" in args, "the others follow the address that is in the lease"
+    (lease,) = [each.removeprefix("--lease=kubernetes:") for each in args if each.startswith("--lease=")]
+    account = named["ServiceAccount"]["metadata"]["name"]
+    assert spec["serviceAccountName"] == account
+    assert [(each["kind"], each["name"]) for each in named["RoleBinding"]["subjects"]] == [
+        ("ServiceAccount", account)
+    ]
+    assert named["RoleBinding"]["roleRef"]["name"] == named["Role"]["metadata"]["name"]
+    rules = [(each["resources"], each.get("resourceNames"), each["verbs"]) for each in named["Role"]["rules"]]
+    assert rules == [(["leases"], [lease], ["get", "update"]), (["leases"], None, ["create"])]
+    (flags,) = {
+        each
+        for _, labels, pod in pods(objects)
+        if labels["app.kubernetes.io/component"] in ("worker", "gateway")
+        for each in pod["containers"][0]["args"]
+        if each.startswith("--controller=")
+    }
+    assert flags.count(",") == 2, "workers and gateways know all of them"
+    assert not [each for each in rendered(VALUES[0]) if each["kind"] in named], "one alone needs no account"
+
+
 def test_no_two_objects_select_the_same_pods() -> None:
     for path in VALUES:
         made = [(labels, name) for name, labels, _ in pods(rendered(path))]
@@ -340,6 +378,7 @@ def test_a_gpu_is_asked_for_by_workers_that_compute_on_one() -> None:
         ("security.keys.worker=", "know each other by keys: set security.keys.worker"),
         ("controllers.count=0", "controllers.count: Must be greater than or equal to 1"),
         ("controllers.count=65", "controllers.count: Must be less than or equal to 64"),
+        ("controllers.count=2,controllers.standbys=1", "standbys is for one controller"),
         ("controllers.count=2,configuration=[shards]", "configuration has a table [shards]"),
         (
             "security.keys.balancer=b,controllers.count=2,workers[0].name=a,workers[1].name=a-1",

@@ -16,10 +16,14 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end }}
 
-{{/* The address of a shard's controller. The keys: root, shard. */}}
+{{/* The addresses of a shard's controller and of those that stand by. The keys: root, shard. */}}
 {{- define "mainspring.controllerAt" -}}
 {{- $name := include "mainspring.name" .root -}}
-tcp://{{ $name }}-controller-{{ .shard }}.{{ $name }}-controller.{{ .root.Release.Namespace }}.svc:7300
+{{- $addresses := list -}}
+{{- range $other := until (int (add 1 .root.Values.controllers.standbys)) -}}
+{{- $addresses = append $addresses (printf "tcp://%s-controller-%d.%s-controller.%s.svc:7300" $name (int (add $.shard $other)) $name $.root.Release.Namespace) -}}
+{{- end -}}
+{{ join "," $addresses }}
 {{- end }}
 
 {{/* What a shard's objects have behind their names: nothing for the first. */}}
@@ -40,11 +44,16 @@ controllers = [
 {{ end }}
 {{- end }}
 
-{{/* Of a pod's spec, what all processes have alike. The keys: root, component, realtime. */}}
+{{/* The service account of the controllers, of which one leads. */}}
+{{- define "mainspring.account" -}}
+{{ .Values.serviceAccount | default (printf "%s-controller" (include "mainspring.name" .)) }}
+{{- end }}
+
+{{/* Of a pod's spec, what all processes have alike. The keys: root, component, realtime, leased. */}}
 {{- define "mainspring.pod" -}}
 {{- $values := .root.Values }}
-automountServiceAccountToken: false
-{{- with $values.serviceAccount }}
+automountServiceAccountToken: {{ .leased | default false }}
+{{- with (.leased | default false | ternary (include "mainspring.account" .root) $values.serviceAccount) }}
 serviceAccountName: {{ . }}
 {{- end }}
 enableServiceLinks: false
@@ -177,6 +186,9 @@ livenessProbe:
 {{- $several := gt (int .Values.controllers.count) 1 }}
 {{- if and $several (regexMatch "(?m)^\\s*\\[\\s*shards\\s*\\]" .Values.configuration) }}
 {{- fail "configuration has a table [shards], which controllers.count writes: leave it out of configuration" }}
+{{- end }}
+{{- if and $several .Values.controllers.standbys }}
+{{- fail "controllers.standbys is for one controller: with several in controllers.count, none stands by" }}
 {{- end }}
 {{- $roles := list "controller" "gateway" "worker" }}
 {{- if and $several .Values.balancer.enabled }}{{ $roles = append $roles "balancer" }}{{ end }}
