@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
@@ -347,35 +347,3 @@ def listen(hub: Hub, config: ControllerConfig, shows: Pass) -> Listener:
 def _limits(message_bytes: int, config: ControllerConfig) -> Limits:
     backlog_messages = config.peer_backlog_messages
     return Limits(message_bytes, BACKLOG_BYTES, backlog_messages, message_bytes, MOST_TENSORS)
-
-
-def run(
-    config: ControllerConfig,
-    scheduler_config: SchedulerConfig,
-    models: Sequence[ModelSpec],
-    stop: threading.Event,
-    on_ready: Callable[[str], None] | None = None,
-    served: Sequence[ServedModel] = (),
-    awaited: Awaited | None = None,
-    graphs: Sequence[GraphSpec] = (),
-) -> None:
-    """Run a controller until ``stop`` is set and it has drained.
-
-    ``on_ready`` is called with the address, the real port included, once peers can connect; ``served`` are a
-    repository's models as clients know them, ``awaited`` is what could not be read, ``graphs`` are the
-    configured ones. Raises OSError that names
-    the address if it is taken, or the state file if it can't be used, and ValueError on an unknown policy or
-    a model that can't be served.
-    """
-    if config.lease:
-        from mainspring.controller import candidate
-
-        def make(scheduler: SchedulerConfig, door: Door) -> Controller:
-            return Controller(config, scheduler, models, served, awaited, graphs, door)
-
-        candidate.run(config, scheduler_config, stop, on_ready, make)
-        return
-    controller = Controller(config, scheduler_config, models, served, awaited, graphs)
-    if on_ready is not None:
-        on_ready(controller.address)
-    controller.serve(stop)

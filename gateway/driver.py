@@ -20,7 +20,6 @@ from typing import Any
 import msgspec
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
-from mainspring.gateway.core.accounts import Accounts
 from mainspring.gateway.core.admin import AdminCommand, AdminTable, answered_here, asked_of
 from mainspring.gateway.core.cache import PredictionCache
 from mainspring.gateway.core.catalog import catalog_of
@@ -45,7 +44,7 @@ from mainspring.gateway.oip.triton_texts import in_words
 from mainspring.gateway.peer_connections import LinkOf, WorkerLinks
 from mainspring.gateway.replies import Replies
 from mainspring.gateway.shards import Shard, addresses_of
-from mainspring.gateway.token_limits import TokenLimits
+from mainspring.gateway.token_limits import Accounts, TokenLimits
 from mainspring.messages import peers
 from mainspring.messages.clients import EndSequence, ErrorReply, InferRequest, StatusReply
 from mainspring.messages.codec import TO_GATEWAY, BadMessage

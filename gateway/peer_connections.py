@@ -283,6 +283,20 @@ LinkOf = Callable[..., Link]
 """Makes a link from what `Link` is made from."""
 
 
+def _controller_link(
+    limits: Limits,
+    shows: Pass,
+    identity: bytes,
+    link: LinkOf,
+    count: Callable[[str], None],
+    hub: Hub,
+    address: str,
+) -> Link:
+    found = connect(hub, address, limits, shows, Identity(Role.CONTROLLER), name=identity, link=link)
+    found.on_violation = lambda _: count("bad_framing_from_controller")
+    return found
+
+
 class ControllerLink:
     """The connection to the controller."""
 
@@ -312,11 +326,7 @@ class ControllerLink:
         )
 
         # What can't be sent now is not kept for a controller to come: it would not know this gateway.
-        def begin(hub: Hub, address: str) -> Link:
-            found = connect(hub, address, limits, shows, Identity(Role.CONTROLLER), name=identity, link=link)
-            found.on_violation = lambda _: count("bad_framing_from_controller")
-            return found
-
+        begin = partial(_controller_link, limits, shows, identity, link, count)
         self.port = controllers.connect(hub, address, begin, clock)
 
     def send(self, message: msgspec.Struct) -> bool:

@@ -1,4 +1,4 @@
-"""The limits of tokens at one of several gateways: what is in flight, and the parts that are used here. Pure.
+"""The limits of tokens at one of several gateways: what is in flight, and the parts that are used here.
 
 A gateway alone has all of every token's limits. Where there are several, the controller hands out parts
 (`controller.token_limits`), and each gateway reports what is asked of it.
@@ -11,13 +11,42 @@ from typing import Final
 import msgspec
 
 from mainspring.gateway.core.accounts import Account
-from mainspring.gateway.core.effects import Accepted
+from mainspring.gateway.core.effects import Accepted, Dispatched
+from mainspring.gateway.core.requests import Pending
 from mainspring.gateway.core.validation import BadRequest
+from mainspring.messages.clients import InferRequest
+from mainspring.messages.codes import Reason
 from mainspring.messages.limits import MOST_TOKENS, TokenPart, TokenParts, TokensUsed, TokenUse
+from mainspring.messages.peers import Output
 from mainspring.transport.tokens import Credential, Gate, Token
 
 REPORT_NS: Final = 200_000_000
 """Time between two reports."""
+
+
+class Accounts:
+    """An observer of the request table: an account is relieved of a request that ends."""
+
+    def answered(
+        self, now_ns: int, request: Pending, dispatch: Dispatched | None, output: Output | None
+    ) -> None:
+        """Relieve its account of a request."""
+        del now_ns, dispatch, output
+        self._ended(request)
+
+    def refused(self, request: Pending, reason: Reason) -> None:
+        """Relieve its account of a request."""
+        del reason
+        self._ended(request)
+
+    def turned_away(self, request: InferRequest, reason: Reason) -> None:
+        """Do nothing: no account has it."""
+
+    def _ended(self, request: Pending) -> None:
+        account = request.accepted.account
+        if account is not None:
+            account.in_flight -= 1
+            account.in_flight_bytes -= request.input_bytes
 
 
 class TokenLimits:

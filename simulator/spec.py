@@ -448,15 +448,13 @@ class SimulationSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Time that is counted, from the end of the warm-up."""
     seed: int = 0
     preload: Literal["fill", "popular", "once", "none"] = "fill"
-    """Models that devices hold at first. ``fill``: one after the other to one device after the other, again
-    and again until each model is everywhere or nothing more fits; ``popular``: so too, those first that have
-    the most requests; ``once``: each model on one device."""
+    """Models that devices hold at first. ``fill``: one after the other to each device in turn until each is
+    everywhere or nothing more fits; ``popular``: so too, the most requested first; ``once``: each on one."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for what can't be."""
-        for name in ("devices", "models", "workload"):
-            if not getattr(self, name):
-                raise ValueError(f"a simulation needs {name}: give at least one [[{name}]]")
+        for name in [each for each in ("devices", "models", "workload") if not getattr(self, each)]:
+            raise ValueError(f"a simulation needs {name}: give at least one [[{name}]]")
         if not any(group.count for group in self.devices):
             raise ValueError("every count of devices is 0: a simulation needs one device at least")
         check_range("warm_up_s", self.warm_up_s, least=0)

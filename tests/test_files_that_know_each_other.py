@@ -12,6 +12,8 @@ KNOW_EACH_OTHER: tuple[set[str], ...] = (
     {f"client/{name}.py" for name in ("asynchronous", "client", "sequences")},
     {f"gateway/core/{name}.py" for name in ("effects", "queries", "requests", "validation")},
     {f"compiler/conversion/{name}.py" for name in ("estimators", "opening")},
+    # A town's judge and its workload look at all that is in it, which calls them.
+    {f"simulator/town/{name}.py" for name in ("clients", "judge", "town", "workload")},
     {f"planner/{name}.py" for name in ("informed", "ribbon", "search")},
     {f"worker/engines/cuda/{name}.py" for name in ("compiling", "cupy_driver", "driver", "libcuda_driver")},
 )

@@ -49,7 +49,7 @@ class ControllerJob(_Job, frozen=True, kw_only=True, tag="controller"):
     def run(self, stop: threading.Event) -> None:
         """Serve until ``stop`` is set."""
         from mainspring.cli.launcher.models import read
-        from mainspring.controller.server import run
+        from mainspring.controller.running import run
 
         # The store was there when the cluster started: a controller that starts again goes on without it.
         specs, awaited = read(self.models, stop, adopt=True)

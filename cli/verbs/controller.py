@@ -157,7 +157,7 @@ def _serve(
 ) -> None:
     """Run a controller for the models of a source, and for graphs of them."""
     from mainspring.cli.launcher.models import read
-    from mainspring.controller.server import run
+    from mainspring.controller.running import run
 
     _say_if_slow()
     models, awaited = read(source, stop, adopt=False)

@@ -14,7 +14,7 @@ import threading
 
 from mainspring.cli.launcher.process_plan import CONTROL_PRIORITY
 from mainspring.controller.config import ControllerConfig
-from mainspring.controller.server import run
+from mainspring.controller.running import run
 from mainspring.experiments.scheduler_load import varieties
 from mainspring.scheduler.config import SchedulerConfig
 

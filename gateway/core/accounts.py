@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from mainspring.gateway.core.effects import Dispatched
-from mainspring.gateway.core.requests import Pending, Refusal
-from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
-from mainspring.messages.peers import Output
 
 
 class Account:
@@ -29,7 +25,7 @@ class Account:
         over = self.most is not None and self.in_flight > self.most
         return over or (self.most_bytes is not None and self.in_flight_bytes > self.most_bytes)
 
-    def take(self, input_bytes: int) -> Refusal | None:
+    def take(self, input_bytes: int) -> tuple[Reason, str] | None:
         """Enter a request with so many bytes of inputs; or return why it may not be, and enter nothing."""
         if self.most is not None and self.in_flight >= self.most:
             detail = f"token {self.name!r} has {self.in_flight} requests in flight here, of {self.most}"
@@ -40,28 +36,3 @@ class Account:
         self.in_flight += 1
         self.in_flight_bytes += input_bytes
         return None
-
-
-class Accounts:
-    """An observer of the request table: an account is relieved of a request that ends."""
-
-    def answered(
-        self, now_ns: int, request: Pending, dispatch: Dispatched | None, output: Output | None
-    ) -> None:
-        """Relieve its account of a request."""
-        del now_ns, dispatch, output
-        self._ended(request)
-
-    def refused(self, request: Pending, reason: Reason) -> None:
-        """Relieve its account of a request."""
-        del reason
-        self._ended(request)
-
-    def turned_away(self, request: InferRequest, reason: Reason) -> None:
-        """Do nothing: no account has it."""
-
-    def _ended(self, request: Pending) -> None:
-        account = request.accepted.account
-        if account is not None:
-            account.in_flight -= 1
-            account.in_flight_bytes -= request.input_bytes

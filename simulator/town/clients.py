@@ -24,32 +24,10 @@ from mainspring.simulator.town.device import ROW_BYTES
 from mainspring.simulator.town.gateways import PORT
 from mainspring.simulator.town.ports import ANY, TownLink
 from mainspring.simulator.town.process import Process
-from mainspring.simulator.town.workload import Request
+from mainspring.simulator.town.workload import Sent
 
 _HELLO_AGAIN_NS: Final = 200_000_000
 _HELLO_LOST_NS: Final = 1_000_000_000
-
-
-class Sent:
-    """A request that a client was to send, and what became of it."""
-
-    __slots__ = ("inputs", "key", "lost", "outcome", "outputs", "replied_ns", "replies", "request", "sent_ns")
-
-    def __init__(self, key: int, request: Request) -> None:
-        self.key, self.request = key, request
-        self.inputs = b"".join(
-            [key.to_bytes(8, "little") + row.to_bytes(8, "little") for row in range(request.rows)]
-        )
-        assert len(self.inputs) == request.rows * ROW_BYTES
-        self.sent_ns = -1
-        """True instant at which it left; negative if it could not."""
-        self.replies = 0
-        self.outcome = ""
-        """``ok``, or the reason of its refusal; empty without a reply."""
-        self.outputs = b""
-        self.replied_ns = 0
-        self.lost = False
-        """True if its connection ended before its reply."""
 
 
 class TownClient:

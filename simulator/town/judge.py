@@ -11,8 +11,8 @@ from mainspring.simulator.town.gateways import TownGateway
 from mainspring.simulator.town.workers import Begun, TownWorker
 
 if TYPE_CHECKING:
-    from mainspring.simulator.town.clients import Sent
     from mainspring.simulator.town.town import Town
+    from mainspring.simulator.town.workload import Sent
 
 GRACE_NS: Final = 100 * MS
 """The gateway's grace after a deadline (`GatewayConfig.grace_ms`)."""

@@ -14,7 +14,7 @@ from mainspring.messages.model import ModelSpec
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.environment import Agenda
 from mainspring.simulator.town import controllers
-from mainspring.simulator.town.clients import Sent, TownClient
+from mainspring.simulator.town.clients import TownClient
 from mainspring.simulator.town.clocks import Clock
 from mainspring.simulator.town.controllers import TownController
 from mainspring.simulator.town.device import TownEngine
@@ -24,7 +24,7 @@ from mainspring.simulator.town.judge import Judge
 from mainspring.simulator.town.process import Process, Program
 from mainspring.simulator.town.streams import Network
 from mainspring.simulator.town.workers import TownWorker
-from mainspring.simulator.town.workload import Request, Workload
+from mainspring.simulator.town.workload import Request, Sent, Workload
 
 SETTLE_NS: Final = 5_000 * MS
 """Time after the last fault from which all is well again."""

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mainspring.messages.model import ModelSpec
-from mainspring.simulator.town.device import model
+from mainspring.simulator.town.device import ROW_BYTES, model
 
 if TYPE_CHECKING:
-    from mainspring.simulator.town.clients import Sent
     from mainspring.simulator.town.town import Town
 
 
@@ -32,6 +31,28 @@ class Request(msgspec.Struct, frozen=True):
     """Time after which the client gives it up; None if it does not."""
     client: int = 0
     """Number of the client that sends it."""
+
+
+class Sent:
+    """A request that a client was to send, and what became of it."""
+
+    __slots__ = ("inputs", "key", "lost", "outcome", "outputs", "replied_ns", "replies", "request", "sent_ns")
+
+    def __init__(self, key: int, request: Request) -> None:
+        self.key, self.request = key, request
+        self.inputs = b"".join(
+            [key.to_bytes(8, "little") + row.to_bytes(8, "little") for row in range(request.rows)]
+        )
+        assert len(self.inputs) == request.rows * ROW_BYTES
+        self.sent_ns = -1
+        """True instant at which it left; negative if it could not."""
+        self.replies = 0
+        self.outcome = ""
+        """``ok``, or the reason of its refusal; empty without a reply."""
+        self.outputs = b""
+        self.replied_ns = 0
+        self.lost = False
+        """True if its connection ended before its reply."""
 
 
 class Workload:

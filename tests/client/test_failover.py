@@ -16,7 +16,7 @@ from mainspring import Client
 from mainspring.client.address import gateway_addresses
 from mainspring.client.failover import MOST_SENDINGS, Gateways
 from mainspring.client.sequences import Sequence
-from mainspring.messages import clients
+from mainspring.messages import clients, learning
 from mainspring.messages.codec import encode
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import TensorHeader
@@ -224,14 +224,15 @@ def test_changes_and_feedback_are_not_sent_again() -> None:
     with gateways(False, False) as both, client_of(both) as client:
         channel = client._channel
         change = channel.call(clients.RemoveModel(channel.next_key(), "m"), 60.0)
-        feedback = channel.call(clients.Observe(channel.next_key(), "app", 7), 60.0)
+        feedback = channel.call(learning.Observe(channel.next_key(), "app", 7), 60.0)
         wait_until(lambda: len(both[0].heard) == 3)
         both[0].kill()
         with pytest.raises(mainspring.GatewayUnreachable, match="the change may have been made"):
             change.result()
         with pytest.raises(mainspring.GatewayUnreachable, match="may have learnt"):
             feedback.result()
-        assert not [each for each in both[1].heard if isinstance(each, clients.RemoveModel | clients.Observe)]
+        changes = clients.RemoveModel | learning.Observe
+        assert not [each for each in both[1].heard if isinstance(each, changes)]
 
 
 def test_feedback_goes_to_the_gateway_that_answered() -> None:
@@ -239,10 +240,10 @@ def test_feedback_goes_to_the_gateway_that_answered() -> None:
         channel = use(client, 0)
         channel.answered("app", 7, channel._members[1])
         for query_id in (7, 8):
-            channel.call(clients.Observe(channel.next_key(), "app", query_id), 60.0)
-        wait_until(lambda: any(isinstance(each, clients.Observe) for each in both[1].heard))
-        wait_until(lambda: any(isinstance(each, clients.Observe) for each in both[0].heard))
-        assert [each.query_id for each in both[1].heard if isinstance(each, clients.Observe)] == [7]
+            channel.call(learning.Observe(channel.next_key(), "app", query_id), 60.0)
+        wait_until(lambda: any(isinstance(each, learning.Observe) for each in both[1].heard))
+        wait_until(lambda: any(isinstance(each, learning.Observe) for each in both[0].heard))
+        assert [each.query_id for each in both[1].heard if isinstance(each, learning.Observe)] == [7]
 
 
 def test_a_sequence_stays_with_its_gateway_and_begins_again_elsewhere_when_that_is_lost() -> None:

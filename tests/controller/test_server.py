@@ -10,7 +10,8 @@ import pytest
 
 from mainspring.controller import server
 from mainspring.controller.config import ControllerConfig
-from mainspring.controller.server import Controller, run
+from mainspring.controller.running import run
+from mainspring.controller.server import Controller
 from mainspring.messages.actions import Infer, Load, Prepare, Result
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.peers import (

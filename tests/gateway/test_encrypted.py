@@ -17,7 +17,7 @@ import pytest
 
 from mainspring import Client
 from mainspring.cli.authority import Authority
-from mainspring.controller import server as controller_server
+from mainspring.controller import running as controller_running
 from mainspring.controller.config import ControllerConfig
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.transport import addresses
@@ -80,7 +80,7 @@ def controller(keys: str) -> Iterator[int]:
     stop, ready = threading.Event(), queue.Queue[str]()
     config = ControllerConfig(address="tcp://127.0.0.1:*", keys=keys, drain_timeout_ms=200.0)
     arguments = (config, SchedulerConfig(), [emulated("a")], stop, ready.put)
-    thread = threading.Thread(target=controller_server.run, args=arguments, daemon=True)
+    thread = threading.Thread(target=controller_running.run, args=arguments, daemon=True)
     thread.start()
     try:
         yield int(ready.get(timeout=PATIENCE_S).rpartition(":")[2])

@@ -17,7 +17,7 @@ import pytest
 
 import mainspring
 from mainspring import Client
-from mainspring.controller import server as controller_server
+from mainspring.controller import running as controller_running
 from mainspring.controller.config import ControllerConfig
 from mainspring.messages.model import ModelSpec, Profile
 from mainspring.scheduler.config import SchedulerConfig
@@ -54,7 +54,7 @@ def real_controller(
     ready: queue.Queue[str] = queue.Queue()
     config = ControllerConfig(address=address, drain_timeout_ms=200.0)
     arguments = (config, scheduler, models, stop, ready.put)
-    thread = threading.Thread(target=controller_server.run, args=arguments, daemon=True)
+    thread = threading.Thread(target=controller_running.run, args=arguments, daemon=True)
     thread.start()
     try:
         yield ready.get(timeout=PATIENCE_S)

@@ -22,6 +22,7 @@ from mainspring import Client
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.verbs.keys import curve
 from mainspring.client import transports
+from mainspring.client.channel import Channel
 from mainspring.client.connection import Connection
 from mainspring.gateway import local_clients
 from mainspring.messages import PROTOCOL_VERSION, clients
@@ -355,9 +356,14 @@ def test_a_quiet_connection_asks_for_a_sign_of_life_and_goes_on(
         before = len(asked)
         # Its thread waits for nothing else meanwhile, and each answer lets it ask again.
         wait_until(lambda: len(asked) > before + 5)
-        assert client._channel._connection.link_lost == 0
-        assert client._channel._connection.is_local
+        assert connection_of(client).link_lost == 0
+        assert connection_of(client).is_local
         assert client.infer("double", {"data": X})["sum"] == X.sum()
+
+
+def connection_of(client: Client) -> Connection:
+    assert isinstance(client._channel, Channel)
+    return client._channel._connection
 
 
 STANDS = """
@@ -383,7 +389,7 @@ def test_a_gateway_that_stands_still_is_noticed_and_found_again(
             assert process.stdout.readline() == "serves\n"
             with Client(address, connect_timeout_s=PATIENCE_S) as client:
                 wait_until(lambda: len(client.models()) >= 5)
-                assert client._channel._connection.is_local
+                assert connection_of(client).is_local
                 process.send_signal(signal.SIGSTOP)
                 lost = client.submit("double", {"data": X}, slo_ms=60_000)
                 with pytest.raises(mainspring.GatewayUnreachable, match="broke before the reply"):

@@ -24,7 +24,7 @@ def test_no_lower_epoch_is_obeyed_after_a_higher_one(said: list[tuple[int, int]]
 
 @given(SAYINGS)
 def test_one_epoch_is_one_controllers(said: list[tuple[int, int]]) -> None:
-    allegiance, leaders = Allegiance(), {}
+    allegiance, leaders = Allegiance(), dict[int, int]()
     for controller, epoch in said:
         if allegiance.follows(controller, epoch):
             assert leaders.setdefault(epoch, controller) == controller

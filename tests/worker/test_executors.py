@@ -143,7 +143,7 @@ def test_no_wait_that_ends_late_comes_shortly_before_exec_may_have_to_begin(
 
     def note(timeout: float) -> bool:
         waits_s.append(timeout)
-        return wait(timeout)
+        return bool(wait(timeout))
 
     monkeypatch.setattr(waker, "wait", note)
     bench.executors.start()

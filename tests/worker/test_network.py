@@ -23,8 +23,9 @@ from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engines.emulated import EmulatedEngine
 from mainspring.worker.executors import EXPIRY_NS, Executors
 from mainspring.worker.inputs import Inputs
-from mainspring.worker.network import Network, Sockets
+from mainspring.worker.network import Network
 from mainspring.worker.realtime import Rights
+from mainspring.worker.sockets import Sockets
 from tests.worker.peers import MS, SECOND, infer, load, spec
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -40,6 +41,10 @@ def test_shards_and_standbys_do_not_go_together(emulated: Callable[..., Config])
         make_plan(sharded(emulated(workers=2, controllers=2)))
 
 
+def another_leads(leaders: Leaders, before: int) -> bool:
+    return leaders.leader()[0] > before
+
+
 def test_whatever_ends_a_leader_every_request_is_answered_in_time(emulated: Callable[..., Config]) -> None:
     plan = make_plan(emulated(workers=2, controllers=2))
     with LocalCluster(plan, lambda _: None) as cluster, Client(cluster.address) as client:
@@ -55,7 +60,7 @@ def test_whatever_ends_a_leader_every_request_is_answered_in_time(emulated: Call
                 if number == 100:
                     stopped = leaders.end(event)
                 time.sleep(0.01)
-            wait_for(lambda before=before: leaders.leader()[0] > before, "another leader")
+            wait_for(partial(another_leads, leaders, before), "another leader")
             failed = [number for number, future in enumerate(futures) if not ends_well(future)]
             assert failed == [], f"{event}: {failed}"
             if event == "stop":
