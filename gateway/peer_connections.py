@@ -288,7 +288,7 @@ def _controller_link(
     shows: Pass,
     identity: bytes,
     link: LinkOf,
-    count: Callable[[str], None],
+    count: Callable[[str], object],
     hub: Hub,
     address: str,
 ) -> Link:
