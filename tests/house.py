@@ -55,7 +55,18 @@ FEATURES: dict[str, str] = {
         "repository/ensemble.py "
         "cli/verbs/graphs.py cli/configuration/graphs.py"
     ),
+    "Tenants, limits of tokens over all gateways": (
+        "scheduler/tenants.py gateway/core/accounts.py gateway/token_limits.py controller/token_limits.py "
+        "messages/limits.py"
+    ),
     "Gateway, the rest: ZeroMQ, request table, memory": "gateway/**",
+    "Controllers that stand by: memory, lease, epochs": (
+        "controller/candidate.py controller/lease*.py controller/memory.py controller/followers.py "
+        "controller/standby.py messages/following.py messages/leading.py transport/allegiance.py "
+        "transport/controllers.py"
+    ),
+    "Several gateways for one client": "client/failover.py cli/launcher/gateways.py",
+    "Whole clusters by seed": "simulator/town/**",
     "Several controllers": "controller/shards.py messages/sharding.py cli/balancing/** cli/verbs/balance.py",
     "Ray": "cli/launcher/on_ray.py cli/launcher/ray_children.py mainspring/ray.py simulator/ray_address.py",
     "Workers that come and go": (
