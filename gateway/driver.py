@@ -408,7 +408,8 @@ class GatewayDriver:
         """Return when `tick` is to be called next."""
         times = [self._first.session.next_wakeup_ns(), self._first.draining.next_wakeup_ns()]
         times += [self.core.next_wakeup_ns(), self._admin.next_wakeup_ns(), self.told.next_wakeup_ns()]
-        times += [self.tokens.check_ns, self.limits.next_ns()]
+        if self.tokens.check_ns is not None:
+            times += [self.tokens.check_ns, self.limits.next_ns()]
         for shard in self._others.values():
             times += [shard.session.next_wakeup_ns(), shard.draining.next_wakeup_ns()]
         return min([each for each in times if each is not None])

@@ -29,6 +29,7 @@ MOST: dict[str, float] = {
     "zipf_exponent": 100,
     "concurrency": 1_000_000,
     "rows": 1 << 20,
+    "max_batch": 1 << 20,
     "seed": (1 << 63) - 1,
     "burst_messages": 1_000_000,
     "sigma": 10,
