@@ -15,6 +15,10 @@ from typing import Any, Final, Protocol
 from mainspring.simulator.environment import Agenda
 
 Parts = list[bytes]
+PROBE_NS: Final = 2_000_000_000
+PROBES: Final = 5
+"""Time between two probes of a connection over which nothing comes, and their number
+(`transport.addresses`)."""
 
 
 class End(Protocol):
@@ -150,6 +154,19 @@ class Network:
             stream.ways[side].sent.clear()
             if notice_ns is not None:
                 self.agenda.at(self.agenda.now_ns + notice_ns, self._notice, stream, side)
+            elif stream.hosts[1 - side] in self.off:
+                self.agenda.at(self.agenda.now_ns + PROBE_NS, self._probe, stream, side, PROBES)
+
+    def _probe(self, stream: Stream, side: int, left: int) -> None:
+        """Ask for the other end, as TCP's keepalive does (`transport.addresses`), which its host denies."""
+        if stream.reset:
+            return
+        self._reset(stream, side)
+        if not stream.reset and left:
+            self.agenda.at(self.agenda.now_ns + PROBE_NS, self._probe, stream, side, left - 1)
+        elif not stream.reset:
+            stream.reset = True
+            self._notice(stream, side)
 
     def _notice(self, stream: Stream, side: int) -> None:
         stream.ends[side].came(stream, None)

@@ -95,3 +95,17 @@ def test_a_host_without_power_tells_nobody() -> None:
     pair.link.send((b"to nobody",))
     pair.until(1_000 * MS)
     assert not pair.link.pending()
+
+
+def test_a_connection_that_nobody_uses_ends_when_a_host_that_lost_power_is_back() -> None:
+    for back_ms, noticed_ms in ((3_500, 4_100), (60_000, 12_100)):
+        pair = Pair()
+        pair.network.off.add("10.0.0.1")
+        pair.there.close((None, None))
+        pair.until(min(back_ms, noticed_ms - 200) * MS)
+        assert pair.link.connected
+        if back_ms < noticed_ms:
+            pair.network.off.discard("10.0.0.1")
+        pair.until(noticed_ms * MS)
+        pair.link.receive()
+        assert not pair.link.connected
