@@ -109,8 +109,9 @@ class GatewayDriver:
         self._others: dict[object, Shard] = {each.link.port: each for each in self.shards[1:]}
         self.memory = Memory(config.slab_bytes)
         """The memory that front ends receive large tensors in."""
-        badly_framed = "bad_framing_from_workers"
-        self.workers = WorkerLinks(hub, config, lambda _: self._count(badly_framed), self.memory, link)
+        self.workers = WorkerLinks(
+            hub, config, lambda _: self._count("bad_framing_from_workers"), self.memory, link
+        )
 
     # --- front ends ---
 

@@ -43,7 +43,7 @@ TownSeed = Annotated[
 TownWorkload = Annotated[
     str,
     typer.Option(
-        metavar="PACKAGE.MODULE:CLASS", help="What clients of the town ask for, and what is to hold."
+        metavar="CLASS", help="package.module:Class of what a town's clients ask for, and what is to hold."
     ),
 ]
 Bound = Annotated[

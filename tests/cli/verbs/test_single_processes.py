@@ -22,6 +22,10 @@ from tests.patience import PATIENCE_S
 MAINSPRING = [sys.executable, "-m", "mainspring"]
 
 
+RUNS = {"controller": "running"}
+"""Module whose `run` serves, where it is not `server`."""
+
+
 @pytest.mark.parametrize("verb", ["controller", "gateway"])
 def test_a_signal_stops_it_in_order(verb: str) -> None:
     flags = ["--address", "tcp://127.0.0.1:*", "--drain-timeout", "2s", "--log-format", "json"]
@@ -63,7 +67,9 @@ def test_options_that_are_not_given_are_what_the_configuration_says(
     (tmp_path / "store").mkdir()
     monkeypatch.chdir(tmp_path)
     started: list[msgspec.Struct] = []
-    monkeypatch.setattr(f"mainspring.{verb}.server.run", lambda config, *_, **__: started.append(config))
+    monkeypatch.setattr(
+        f"mainspring.{verb}.{RUNS.get(verb, 'server')}.run", lambda config, *_, **__: started.append(config)
+    )
     monkeypatch.setattr(f"mainspring.cli.verbs.{verb}.begin", lambda *_: threading.Event())
     where = "--address" if verb == "controller" else "--controller"
     done = CliRunner().invoke(build_app(), [verb, where, f"unix://{tmp_path}/controller.sock"])
@@ -124,7 +130,9 @@ def test_a_file_configures_a_process_and_flags_go_before_it(
     (tmp_path / "deployed.toml").write_text(CONFIG, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     started: list[msgspec.Struct] = []
-    monkeypatch.setattr(f"mainspring.{verb}.server.run", lambda config, *_, **__: started.append(config))
+    monkeypatch.setattr(
+        f"mainspring.{verb}.{RUNS.get(verb, 'server')}.run", lambda config, *_, **__: started.append(config)
+    )
     begun: list[tuple[object, ...]] = []
 
     def begin(*said: object) -> threading.Event:
