@@ -48,7 +48,11 @@ class Way:
         catalog = Catalog()
         catalog.model_up(make_spec("wide", COLUMNS))
         self.driver = SimpleNamespace(
-            catalog=catalog, alone=None, ready=True, gate=SimpleNamespace(closed=False), memory=memory
+            catalog=catalog,
+            alone=None,
+            ready=True,
+            gate=SimpleNamespace(closed=False, has_accounts=False),
+            memory=memory,
         )
         self.statistics = None
         self.answers = Budget(1 << 30)

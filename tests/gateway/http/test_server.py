@@ -254,7 +254,10 @@ def test_a_connection_that_is_gone_leaves_nothing_to_the_collector(sent: bytes) 
     async def come_and_go() -> None:
         config = GatewayConfig()
         driver = SimpleNamespace(
-            gate=SimpleNamespace(closed=False), config=config, catalog=Catalog(), memory=Memory(0)
+            gate=SimpleNamespace(closed=False, has_accounts=False),
+            config=config,
+            catalog=Catalog(),
+            memory=Memory(0),
         )
         parts = {"driver": driver, "answers": Budget(1 << 20), "uploads": Uploads(), "regions": None}
         calls = cast("Any", SimpleNamespace(**parts))
