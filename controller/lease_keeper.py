@@ -44,8 +44,8 @@ class LeaseKeeper:
         self._free_since_ns: int | None = None
         self._turn = threading.Event()
         self._ends = False
-        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
-        self._thread.start()
+        self._asking = threading.Thread(target=self._run, name="lease", daemon=True)
+        self._asking.start()
 
     def want(self, warm: bool) -> None:
         """Have the lease claimed once it is free; ``warm``: this controller knows what it needs to lead."""
@@ -70,7 +70,7 @@ class LeaseKeeper:
         """Give the lease back and end."""
         self._ends = True
         self.release()
-        self._thread.join(JOIN_S)
+        self._asking.join(JOIN_S)
 
     def _run(self) -> None:
         while not self._ends:

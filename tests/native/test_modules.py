@@ -109,6 +109,22 @@ def test_no_class_of_a_core_has_a_base_class_from_elsewhere(core: Core) -> None:
                 assert bases <= known, f"{path}:{node.lineno}: {node.name} is a {bases - known}"
 
 
+WORDS_OF_C = {
+    *("_alignof", "_asm", "_attribute", "_builtin", "_complex", "_const", "_extension", "_imag", "_inline"),
+    *("_label", "_real", "_restrict", "_signed", "_thread", "_typeof", "_volatile"),
+}
+"""Names of attributes that are words of the language with the underscore that mypyc puts before them."""
+
+
+@pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
+def test_no_attribute_of_a_core_is_a_word_of_c(core: Core) -> None:
+    """One alone would leave the whole core as Python: each of its files reads what all classes hold."""
+    for path in setup.compiled_files(core):
+        for node in ast.walk(ast.parse(Path(path).read_bytes())):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self":
+                assert node.attr not in WORDS_OF_C, f"{path}:{node.lineno}: call {node.attr} otherwise"
+
+
 @pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
 def test_no_function_of_a_core_has_a_function_with_a_name_of_its_own(core: Core) -> None:
     """It refers to the variables that it uses, and they to it: both, and all that the variables hold, would

@@ -31,6 +31,7 @@ from mainspring.messages.clients import InferRequest
 from mainspring.messages.delays import Back
 from mainspring.messages.peers import Input, TensorHeader
 from mainspring.transport.hub import Hub
+from mainspring.transport.tokens import NOTHING, Credential
 from tests.blocking import Server
 from tests.gateway.fakes import make_spec
 from tests.gateway.oip.models import TIMING
@@ -77,8 +78,10 @@ class Way:
         frames: list[Any],
         done: Callable[[Any], None],
         came_ns: int,
+        shown: Credential,
     ) -> None:
         assert came_ns > 0
+        assert shown == NOTHING
         assert self._links.send("worker", Input(1, request.key), frames)
         self.sent += sum(map(len, frames))
         header = TensorHeader("twice", "float32", (1, COLUMNS))
