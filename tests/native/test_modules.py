@@ -150,3 +150,37 @@ def test_no_module_of_a_core_looks_for_files_beside_itself(core: Core) -> None:
     """A compiled module lies in the build's folder, without what lies beside its source."""
     for path in setup.compiled_files(core):
         assert "__file__" not in Path(path).read_text(encoding="utf-8"), path
+
+
+def test_what_runs_as_python_derives_from_no_compiled_class() -> None:
+    """Its process would end as it imports it, unless the compiled class says that it may."""
+    compiled = {path for core in CORES for path in setup.compiled_files(core)}
+    closed = set()
+    for path in compiled:
+        for node in ast.walk(ast.parse(Path(path).read_bytes())):
+            if isinstance(node, ast.ClassDef):
+                said = " ".join(map(ast.unparse, [*node.decorator_list, *node.bases]))
+                open_to_heirs = (
+                    "allow_interpreted_subclasses=True",
+                    "NamedTuple",
+                    "Protocol",
+                    "Enum",
+                    "Error",
+                )
+                if not any(each in said for each in open_to_heirs):
+                    closed.add((path.removesuffix(".py").replace("/", "."), node.name))
+    # Its folders are links, which `rglob` would leave out.
+    for source in glob("mainspring/**/*.py", recursive=True):
+        if source in compiled:
+            continue
+        tree = ast.parse(Path(source).read_bytes())
+        imported = {
+            alias.asname or alias.name: (node.module, alias.name)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                bases = [imported.get(ast.unparse(base).partition("[")[0]) for base in node.bases]
+                assert not closed.intersection(bases), f"{source}:{node.lineno}: compile {node.name}, too"
