@@ -241,7 +241,9 @@ def is_heart(name: str) -> bool:
 
 def is_compiled(name: str) -> bool:
     """Say whether a file's unit tests run with compiled cores, too."""
-    return tier_of(name) == "unit" and any(covers(entry, name) for entry in COMPILED)
+    # A town has a hub and links of its own, and compiled classes take none but theirs.
+    python_alone = covers("simulator/town", name)
+    return tier_of(name) == "unit" and not python_alone and any(covers(entry, name) for entry in COMPILED)
 
 
 def covers(entry: str, name: str) -> bool:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mainspring import native
 from mainspring.cli.launcher.foreground import PolicyName, PolicyOptions
 from mainspring.cli.options import RAY, SEED, AsJson, ReportFolder, Settings, TraceFile, typed
 
@@ -253,6 +257,14 @@ def _calibrate(spec: SimulationSpec) -> None:
 
 
 def _town(seed: int, workload: str) -> None:
+    if not native.switched_off():
+        # A town has a hub and links of its own, and compiled classes take none but theirs.
+        command = [sys.executable, "-m", "mainspring", "simulate", "--town", str(seed)]
+        command += ["--town-workload", workload] if workload else []
+        as_python = {**os.environ, native.SWITCH: "0"}
+        done = subprocess.run(command, env=as_python, stdout=subprocess.PIPE, text=True, check=False)
+        typer.echo(done.stdout, nl=False)
+        raise typer.Exit(done.returncode)
     from mainspring.simulator.town.seeds import workload_of
     from mainspring.simulator.town.shrink import failure_of, shrunk, told
 
