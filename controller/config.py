@@ -33,7 +33,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     state_file: str | None = None
     """File in which what clients and operators changed is kept for the next start; None to forget it."""
     forget: bool = False
-    """True to begin anew if that file is damaged."""
+    """True to start over if that file is damaged."""
     lease: str = ""
     """Place of the lease that several controllers share, of whom one leads: file:PATH on one machine,
     etcd://HOST:PORT, or kubernetes:NAME; empty: this is the only one."""

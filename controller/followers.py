@@ -1,6 +1,6 @@
 """The controllers that stand by, as the leader sees them: each is told the memory, and each line after it.
 
-A follower that reads too slowly is dropped; it says hello again, and is told all anew.
+A follower that reads too slowly is dropped; it says hello again, and is told all again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The memory that must outlive a controller: changes of what is served, and estimates.
 
 It is kept in a file of lines, each a JSON object behind its checksum. The first lines are a snapshot, as the
-header says; granted changes are appended. When the file is opened, and now and then, it is written anew
+header says; granted changes are appended. When the file is opened, and now and then, it is written again
 without the lines that later ones undo. It has to outlive the controller's process, but not the machine, with
 which the run ends; so lines are handed to the operating system and not forced to disk.
 
@@ -127,7 +127,7 @@ class Memory:
     def __init__(self, path: str | None = None, forget: bool = False) -> None:
         """Read the file, if it exists; raise OSError if it can't be read or written, `Damaged` if it is.
 
-        ``forget``: a damaged file is put aside, and all begins anew.
+        ``forget``: a damaged file is put aside, and all starts over.
         """
         self.epoch = 0
         """The highest epoch in which a controller of this memory led."""
@@ -163,7 +163,7 @@ class Memory:
         self._rewrite(self._path)
 
     def clear(self) -> None:
-        """Forget everything, to be told it anew."""
+        """Forget everything, to be told it again."""
         self.epoch = 0
         self.models.clear()
         self.served.clear()
@@ -364,7 +364,7 @@ class Learning:
     def remembered(self, now_ns: int) -> Remembered | None:
         """Return the event by which a scheduler begins with what is kept; None if that is nothing.
 
-        Instants beyond ``now_ns`` are those of another host's clock, or of one that has begun anew.
+        Instants beyond ``now_ns`` are those of another host's clock, or of one that has started again.
         """
         kept = tuple(_until(now_ns, state) for state in self._memory.estimates.values())
         return Remembered(kept) if kept else None

@@ -79,7 +79,7 @@ class TokenLimits:
         return msgspec.structs.replace(accepted, account=account)
 
     def welcomed(self, gateways: int) -> None:
-        """Begin anew with a controller that knows of so many gateways; 0: it has yet to say of how many."""
+        """Start over with a controller that knows of so many gateways; 0: it has yet to say of how many."""
         self.gateways, self._sequence, self._report_ns = gateways, 0, 0
         self._parts.clear()
         self._apply()
