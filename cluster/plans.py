@@ -131,6 +131,8 @@ def plans(cluster: Cluster, now_ns: int, model: Model, rows: int, due_ns: int | 
     for worker in cluster.workers.values() if prepared else ():
         if not prepared & worker.bit or worker.draining or worker.retiring:
             continue
+        if not model.may_run_on(worker):
+            continue
         if model.pages_on(worker) > worker.pages.size:
             continue
         kind = worker.kind
@@ -236,6 +238,8 @@ def readiness(placement: Placement) -> Readiness:
         return Readiness.DRAINED
     if placement.model.pages_on(worker) > worker.pages.size:
         return Readiness.TOO_LARGE
+    if not placement.model.may_run_on(worker):
+        return Readiness.ASSIGNED
     state = placement.state
     if placement.leaving and state is not State.RELEASING:
         return Readiness.LEAVING

@@ -170,6 +170,8 @@ class Readiness(StrEnum):
     """The model needs more pages than it has."""
     DRAINED = "drained"
     """It was drained, or is to leave."""
+    ASSIGNED = "assigned"
+    """An operator gave it to another model, or gave the model workers of its own."""
     STOPPING = "stopping"
 
 

@@ -101,7 +101,7 @@ def plan(
     from mainspring.cli.launcher.run_dir import OUTPUT_REMEDY, claimed
     from mainspring.cli.pools import Cluster, Options, Planning
 
-    wanted = search or "inferline", evaluations, confidence
+    wanted = search, evaluations, confidence
     if _plans_graphs(spec, settings or [], output, evaluate, wanted, shared=shared, as_json=as_json):
         return
     live = evaluate == LIVE
@@ -128,14 +128,14 @@ def _plans_graphs(
     settings: Sequence[str],
     output: Path,
     evaluate: str,
-    wanted: tuple[str, int | None, float],
+    wanted: tuple[str | None, int | None, float],
     *,
     shared: bool,
     as_json: bool,
 ) -> bool:
-    """Plan devices for the steps of a spec's graph; return False if it has none.
+    """Plan devices for the steps of a spec's graph, or of one model where InferLine's search is asked for.
 
-    ``wanted`` are search, evaluations and confidence.
+    Returns False if neither is so. ``wanted`` are search, evaluations and confidence.
     """
     from mainspring.cli.graph_plans import plan_graphs
     from mainspring.cli.launcher.run_dir import OUTPUT_REMEDY, claimed
@@ -143,14 +143,18 @@ def _plans_graphs(
 
     table = read_table(path, settings)
     spec = parse_spec(table, path.name, planned=True)
-    if not spec.graphs and wanted[0] != "inferline":
+    search, evaluations, confidence = wanted
+    if not spec.graphs and search != "inferline":
         if shared:
             raise typer.BadParameter("it is for the steps of a graph", param_hint="--shared")
         return False
     if evaluate != "queues":
         raise typer.BadParameter("graphs are planned by queues", param_hint="--evaluate")
     with claimed(output, "another plan", OUTPUT_REMEDY):
-        if not plan_graphs(table, spec, output, *wanted, shared=shared, as_json=as_json):
+        chosen = search or "inferline"
+        if not plan_graphs(
+            table, spec, output, chosen, evaluations, confidence, shared=shared, as_json=as_json
+        ):
             raise typer.Exit(1)
     return True
 

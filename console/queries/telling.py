@@ -47,6 +47,7 @@ _WHY_NOT = {
     Readiness.BROKEN: "the model was given up there",
     Readiness.TOO_LARGE: "the model needs more pages than it has",
     Readiness.DRAINED: "it was drained, or about to leave",
+    Readiness.ASSIGNED: "an operator keeps it for another model, or other workers for this one",
     Readiness.STOPPING: "it was stopping",
 }
 _BY_WORKERS = (

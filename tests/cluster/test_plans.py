@@ -29,7 +29,7 @@ from mainspring.messages.actions import (
 )
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.events import Event, ModelAdded, OperatorAsked, WorkerJoined
-from mainspring.messages.operating import DrainWorker
+from mainspring.messages.operating import AssignModel, DrainWorker
 from mainspring.simulator.scenario import random_scenario, run_to_end
 from tests.cluster.test_apply import OPEN_NS, disturb, reader
 from tests.fuzz import seeds
@@ -265,6 +265,18 @@ def test_those_that_could_not_run_the_model_come_last_each_with_its_reason() -> 
     assert readiness(broken) is Readiness.RELEASING
     broken.make_up(State.PREPARED)
     assert readiness(broken) is Readiness.LEAVING
+
+
+def test_a_worker_of_another_model_is_not_planned_for() -> None:
+    cluster = cluster_of(2)
+    owner, free = cluster.models["other"], cluster.models["m"]
+    apply(cluster, 4, OperatorAsked("an operator", AssignModel("other", 1)))
+    own = next(worker for worker in cluster.workers.values() if worker.owner)
+    (planned,) = plans(cluster, 4, free, 1, 0)
+    assert planned.placement.worker is not own
+    evidence = reject_evidence(cluster, free, [planned], 0)
+    assert [(each.worker, each.readiness) for each in evidence.others] == [(own.name, Readiness.ASSIGNED)]
+    assert [plan.placement.worker for plan in plans(cluster, 4, owner, 1, 0)] == [own]
 
 
 def test_of_very_many_workers_those_are_planned_for_that_may_be_in_time() -> None:

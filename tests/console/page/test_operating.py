@@ -8,7 +8,7 @@ import urllib.request
 from typing import Any
 
 from mainspring.messages.events import OperatorAsked
-from mainspring.messages.operating import OperatorCommand, PinModel, UnpinModel
+from mainspring.messages.operating import OperatorCommand, PinModel, SetGraph, UnpinModel
 from mainspring.telemetry.log import read_entries
 from tests.console.page.conftest import Open
 from tests.console.page.live import TOKEN, Site, wait_until
@@ -98,5 +98,6 @@ def infer(site: Site, model: str) -> dict[str, Any]:
 
 
 def asked(site: Site) -> list[OperatorAsked]:
-    """Return what operators asked for, as the event log has it."""
-    return [entry for _, entry in read_entries(site.events) if isinstance(entry, OperatorAsked)]
+    """Return what operators asked for on the page, as the event log has it: graphs come from the site."""
+    entries = [entry for _, entry in read_entries(site.events) if isinstance(entry, OperatorAsked)]
+    return [each for each in entries if not isinstance(each.command, SetGraph)]
