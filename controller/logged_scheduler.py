@@ -281,7 +281,9 @@ class LoggedScheduler:
     def metrics(self, now_ns: int, models_served: int) -> ClusterMetrics:
         """Return the cluster's metrics for a gateway that is scraped."""
         self.settle()
-        return self._actions.metrics(now_ns, models_served, self.cluster)
+        found = self._actions.metrics(now_ns, models_served, self.cluster)
+        tenants = self.core.tenants()
+        return msgspec.structs.replace(found, tenants=tenants) if tenants else found
 
     def flush(self) -> None:
         """Hand what the log has buffered to the operating system."""

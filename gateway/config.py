@@ -187,7 +187,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Requests traced in one second; more are left out, whatever their clients ask for."""
     access_log: str = ""
     """File that gets a line of JSON for each inference request that has ended, with where its time went; of
-    each gateway its own. Relative to the folder that the gateway is started in. Empty: none."""
+    each gateway its own. Empty: none."""
     access_log_sample_ratio: float = 1.0
     """Share of the requests that have a line there."""
     access_log_max_bytes: int = 256 << 20
@@ -356,7 +356,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of states of contexts that each application holds in memory."""
     token_file: str = ""
     """File of the tokens that clients need, as `mainspring token new` writes it; it is read again when it
-    changes. Empty: clients need none. Relative to the folder that the gateway is started in."""
+    changes. Empty: clients need none."""
     token_reload_ms: float = 1_000.0
     """Between two looks at whether the file of tokens has changed."""
     launcher_token_sha256: str = ""

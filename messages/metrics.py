@@ -115,6 +115,26 @@ class WorkerActions(msgspec.Struct, frozen=True):
     clock_rate_ppm: float = 0.0
 
 
+class TenantStatus(msgspec.Struct, frozen=True):
+    """One tenant since the controller started (`scheduler.tenants`)."""
+
+    tenant: str
+    """Its name; empty for requests of none."""
+    weight: float
+    requests: int = 0
+    """Requests and queries of it that reached the scheduler."""
+    executed: int = 0
+    """Requests, and pieces of queries, that were executed."""
+    dropped: int = 0
+    """Number of these, and of the refused, that were not served for want of devices' time."""
+    over_share: int = 0
+    """Requests and queries that were refused because it was ahead of its share."""
+    device_ns: int = 0
+    """Time of EXEC and LOAD that it was charged."""
+    share: float = 0.0
+    """Number of devices that it may have now; 0: as many as it likes."""
+
+
 class ClusterMetrics(msgspec.Struct, frozen=True):
     """All that the controller counts for Prometheus."""
 
@@ -131,3 +151,5 @@ class ClusterMetrics(msgspec.Struct, frozen=True):
     """Bounds of `WorkerActions.host`; those of `WorkerActions.device` are ``duration_bounds_ns``."""
     kinds: tuple[KindStatus, ...] = ()
     """The kinds of workers that a provider starts and stops. A state."""
+    tenants: tuple[TenantStatus, ...] = ()
+    """Same as `status.ClusterStatus.tenants`."""

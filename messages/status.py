@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from mainspring.messages.metrics import Outlier
+from mainspring.messages.metrics import Outlier, TenantStatus
 from mainspring.messages.scaling import KindStatus
 from mainspring.messages.sharding import ShardStatus
 
@@ -59,26 +59,6 @@ class ModelStatus(msgspec.Struct, frozen=True):
     max_queue_size: int | None = None
     """Most requests that may wait for it, as operators, its repository or the configuration say of it;
     None if none of them does."""
-
-
-class TenantStatus(msgspec.Struct, frozen=True):
-    """One tenant since the controller started (`scheduler.tenants`)."""
-
-    tenant: str
-    """Its name; empty for requests of none."""
-    weight: float
-    requests: int = 0
-    """Requests and queries of it that reached the scheduler."""
-    executed: int = 0
-    """Requests, and pieces of queries, that were executed."""
-    dropped: int = 0
-    """Number of these, and of the refused, that were not served for want of devices' time."""
-    over_share: int = 0
-    """Requests and queries that were refused because it was ahead of its share."""
-    device_ns: int = 0
-    """Time of EXEC and LOAD that it was charged."""
-    share: float = 0.0
-    """Devices that it may have now; 0: as many as it likes."""
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):

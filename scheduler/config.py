@@ -7,7 +7,8 @@ import math
 import msgspec
 
 from mainspring.cluster.rolling import HIGHEST_RANK, RANK
-from mainspring.messages.operating import weight_fault
+from mainspring.messages.operating import LEAST_WEIGHT, MOST_WEIGHT, weight_fault
+from mainspring.messages.tables import ConfigError
 
 LOOKAHEAD_MS = 5.0
 """Clockwork, appendix B."""
@@ -16,6 +17,7 @@ MOST = 1e11
 """The most that any number here may be: in milliseconds, three years."""
 LEAST_MS = 1e-3
 """The least of a duration that is not 0."""
+_WEIGHTS = f"a tenant's weight is a number from {LEAST_WEIGHT:g} to {MOST_WEIGHT:,g}"
 MAY_BE_ZERO = (
     "lookahead_ms",
     "dispatch_delay_ms",
@@ -148,11 +150,25 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         for name, size in self.max_queue_sizes.items():
             if size < 1:
                 raise ValueError(f"the max_queue_size of {name!r} is {size}; it must be at least 1")
-        for name, weight in [*self.goodput_weights.items(), *self.tenant_weights.items()]:
+        for name, weight in self.goodput_weights.items():
             if fault := weight_fault(weight):
                 raise ValueError(f"{name!r}: {fault}")
+        for name, weight in self.tenant_weights.items():
+            if weight_fault(weight):
+                raise ValueError(f"{name!r} of tenant_weights is {weight}; {_WEIGHTS}")
         if self.estimate_rank > HIGHEST_RANK:
             raise ValueError(f"estimate_rank is {self.estimate_rank}; it must be 1 to {HIGHEST_RANK}")
+
+
+def read_tenants(table: object, source: str) -> dict[str, float]:
+    """Return the weights that a table ``[tenants]`` of ``source`` has; raise `ConfigError` if it is none."""
+    if not isinstance(table, dict):
+        raise ConfigError(f"{source}: tenants is a table: write [tenants] on a line of its own")
+    for name, weight in table.items():
+        number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not number or weight_fault(weight):
+            raise ConfigError(f"{source}, [tenants]: {name} is {weight!r}; {_WEIGHTS}")
+    return {name: float(weight) for name, weight in table.items()}
 
 
 def completed(

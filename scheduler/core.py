@@ -36,6 +36,7 @@ from mainspring.messages.events import (
     WorkerJoined,
     WorkerLeft,
 )
+from mainspring.messages.metrics import TenantStatus
 from mainspring.messages.operating import OperatorCommand, SetGoodputWeight
 from mainspring.messages.queries import StepsKnown
 from mainspring.messages.scaling import ProviderSaid
@@ -255,8 +256,12 @@ class Scheduler:
     def status(self) -> ClusterStatus:
         """Return the state of the cluster, without what only a driver knows (clock offsets, notes)."""
         status = cluster_status(self._state.cluster, self.config.policy, self.config.max_queue_sizes)
-        tenants = self._state.tenants
-        return msgspec.structs.replace(status, tenants=tenants.status()) if tenants.used else status
+        tenants = self.tenants()
+        return msgspec.structs.replace(status, tenants=tenants) if tenants else status
+
+    def tenants(self) -> tuple[TenantStatus, ...]:
+        """Return what each tenant has had; nothing if no request has named one."""
+        return self._state.tenants.status()
 
     def snapshot(self) -> Iterator[Part]:
         """Yield the cluster's state, part by part (`cluster.snapshot`)."""

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from mainspring.messages.codes import Reason
-from mainspring.messages.status import TenantStatus
+from mainspring.messages.metrics import TenantStatus
 
 if TYPE_CHECKING:
     from mainspring.cluster.models import Model
@@ -55,6 +55,8 @@ QUIET_NS: Final = 2_000_000_000
 """Time without anybody held back after which nothing is kept of how much the devices do."""
 ROW_WEIGHT: Final = 1 / 16
 """Weight of one batch in what a row of a model is taken to cost."""
+MOST_MODELS: Final = 100_000
+"""Models that costs are known of; then they are learnt again, since models that are gone are among them."""
 MOST_TENANTS: Final = 10_000
 """Tenants that are known by name; further ones share what the unnamed one has."""
 _WANT_OF_TIME: Final = (Reason.DEADLINE_PASSED, Reason.OVERLOADED, Reason.DEADLINE_UNREACHABLE)
@@ -225,7 +227,9 @@ class Tenants:
             request.charged_ns = 0
 
     def status(self) -> tuple[TenantStatus, ...]:
-        """Return what each tenant has had, in the order in which they came."""
+        """Return what each tenant has had, in the order in which they came; nothing before one is named."""
+        if not self.used:
+            return ()
         return tuple(
             [
                 TenantStatus(
@@ -282,6 +286,9 @@ class Tenants:
         """Look at who asks for how much, and hold back who asks for more than his share, if that is to be."""
         passed_ns = min(now_ns - self._tick_ns + TICK_NS, 10 * MEMORY_NS)
         self._tick_ns = now_ns + TICK_NS
+        if len(self._last) > MOST_MODELS or len(self._row_ns) > MOST_MODELS:
+            self._last.clear()
+            self._row_ns.clear()
         dropped = self._dropped_ns / self._ended_ns if self._ended_ns > 0 else 0.0
         self._span_ns += passed_ns
         asking = [each for each in self._tenants.values() if each.asked_ns > 0]

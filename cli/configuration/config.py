@@ -26,7 +26,7 @@ from mainspring.messages.choices import did_you_mean, one_of
 from mainspring.messages.operating import weight_fault
 from mainspring.messages.tables import FIXED, MOVED, ConfigError, build
 from mainspring.repository.config import RepositoryConfig
-from mainspring.scheduler.config import SchedulerConfig
+from mainspring.scheduler.config import SchedulerConfig, read_tenants
 from mainspring.transport.config import TransportConfig
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.engines.registry import ENGINES
@@ -266,15 +266,16 @@ def why_not_set(table: str, key: str) -> str:
 
 PATH_KEYS = (
     *(("cluster", "store"), ("cluster", "graphs"), ("cluster", "profiles"), ("cluster", "run_dir")),
-    *(
-        ("cluster", "keys"),
-        ("repository", "path"),
-        ("gateway", "tls"),
-        ("gateway", "curve_key"),
-        ("console", "tls"),
-    ),
+    *(("cluster", "keys"), ("repository", "path"), ("worker", "store_token_file")),
+    *(("gateway", "tls"), ("gateway", "curve_key"), ("gateway", "token_file"), ("gateway", "access_log")),
+    *(("console", "tls"), ("console", "token_file")),
 )
 """Keys that are paths, relative to the configuration file, by table."""
+PATHS_BEHIND = (
+    *(("gateway", "application_store", "sqlite:"), ("controller", "lease", "file:")),
+    ("worker", "store_from", ""),
+)
+"""Keys whose value may be such a path behind a prefix, or an address with ``://``."""
 
 Tables = Mapping[str, Mapping[str, Any]]
 
@@ -307,7 +308,9 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
         if isinstance(table := tables.get(name), dict) and key in table:
             raise ConfigError(f"{path}, [{name}]: {key} {why_not_set(name, key)}")
     if TENANTS in tables:
-        tables.setdefault("scheduler", {})["tenant_weights"] = tables.pop(TENANTS)
+        weights = read_tenants(tables.pop(TENANTS), str(path))
+        if isinstance(scheduler := tables.setdefault("scheduler", {}), dict):
+            scheduler["tenant_weights"] = weights
     if MODELS in tables:
         _spread(read_models(tables.pop(MODELS), str(path)), tables)
     _check_tables(tables, str(path))
@@ -315,6 +318,10 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
         table = tables.get(name, {})
         if isinstance(table.get(key), str) and table[key]:
             table[key] = str(path.parent / table[key])
+    for name, key, prefix in PATHS_BEHIND:
+        table = tables.get(name, {})
+        if isinstance(said := table.get(key), str) and said.startswith(prefix) and "://" not in said:
+            table[key] = prefix + str(path.parent / said.removeprefix(prefix)) if said else said
     libraries = tables.get("cluster", {}).get("op_libraries")
     if isinstance(libraries, list):
         tables["cluster"]["op_libraries"] = [

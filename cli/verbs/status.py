@@ -10,7 +10,8 @@ from mainspring.cli.options import DEFAULT_GATEWAY, AsJson, GatewayAddress, Toke
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from mainspring.messages.status import ClusterStatus, TenantStatus
+    from mainspring.messages.metrics import TenantStatus
+    from mainspring.messages.status import ClusterStatus
 
 MOST_UNREADY = 20
 """Models that are not ready and are shown."""

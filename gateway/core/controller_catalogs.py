@@ -15,7 +15,7 @@ import msgspec
 from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.graphs.served import NO_SHARES
 from mainspring.messages.graphs import GraphSpec
-from mainspring.messages.metrics import ClusterMetrics, HistogramCounts, ModelActions
+from mainspring.messages.metrics import ClusterMetrics, HistogramCounts, ModelActions, TenantStatus
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import ModelDown
 from mainspring.messages.scaling import KindStatus
@@ -215,7 +215,25 @@ def merged_status(parts: Mapping[int, ClusterStatus], shard_map: ShardMap) -> Cl
         shards=tuple(shards),
         map_version=shard_map.version,
         kinds=_kinds([each.kinds for each in found]),
+        tenants=_tenants([each.tenants for each in found]),
     )
+
+
+def _tenants(parts: Iterable[Sequence[TenantStatus]]) -> tuple[TenantStatus, ...]:
+    """Return the tenants of all shards; of a tenant of several, counts and shares are added up."""
+    found: dict[str, TenantStatus] = {}
+    for tenant in (each for part in parts for each in part):
+        known = found.get(tenant.tenant)
+        if known is not None:
+            tenant = TenantStatus(  # noqa: PLW2901
+                tenant.tenant,
+                tenant.weight,
+                *(known.requests + tenant.requests, known.executed + tenant.executed),
+                *(known.dropped + tenant.dropped, known.over_share + tenant.over_share),
+                *(known.device_ns + tenant.device_ns, known.share + tenant.share),
+            )
+        found[tenant.tenant] = tenant
+    return tuple(found.values())
 
 
 def _shard(number: int, address: str, pages: int, status: ClusterStatus | None) -> ShardStatus:
@@ -271,6 +289,7 @@ def merged_metrics(parts: Mapping[int, ClusterMetrics]) -> ClusterMetrics:
         models_served=sum(each.models_served for each in found),
         requests_queued=sum(each.requests_queued for each in found),
         kinds=_kinds([each.kinds for each in found]),
+        tenants=_tenants([each.tenants for each in found]),
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from mainspring.gateway.metrics.series import Buckets, Series, family, head, labels
+from mainspring.gateway.metrics.tenants import tenants
 from mainspring.messages.codes import Reason
 from mainspring.messages.metrics import READINGS, ClusterMetrics, HistogramCounts, WorkerActions
 from mainspring.messages.scaling import KindStatus
@@ -29,6 +30,7 @@ def cluster(metrics: ClusterMetrics) -> Iterator[str]:
     yield from _models(metrics)
     yield from _workers(metrics.workers)
     yield from _kinds(metrics.kinds)
+    yield from tenants(metrics.tenants)
     yield from _parts(metrics)
     yield from _gpus(metrics.workers)
 

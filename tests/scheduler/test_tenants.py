@@ -12,7 +12,7 @@ import pytest
 from mainspring.messages.actions import Command, Infer, Load, Reject, Result
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import Event, RequestArrived, Wakeup
-from mainspring.messages.status import TenantStatus
+from mainspring.messages.metrics import TenantStatus
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.scheduler.policies.registry import policy_class, policy_names

@@ -53,6 +53,56 @@ def test_libraries_of_operators_are_packages_or_paths_beside_the_file_and_have_t
         read(tmp_path, '[worker]\nop_libraries = ["msgspec"]')
 
 
+@pytest.mark.parametrize(
+    ("table", "key", "said", "means"),
+    [
+        ("gateway", "token_file", "tokens.toml", "{}/tokens.toml"),
+        ("gateway", "access_log", "/var/log/access", "/var/log/access"),
+        ("console", "token_file", "../tokens.toml", "{}/../tokens.toml"),
+        ("worker", "store_token_file", "secret", "{}/secret"),
+        ("worker", "store_from", "models", "{}/models"),
+        ("worker", "store_from", "https://10.0.0.1:7500", "https://10.0.0.1:7500"),
+        ("gateway", "application_store", "sqlite:learnt.db", "sqlite:{}/learnt.db"),
+        ("gateway", "application_store", "memory", "memory"),
+        (
+            "gateway",
+            "application_store",
+            "redis://:secret@10.0.0.1:6379/0",
+            "redis://:secret@10.0.0.1:6379/0",
+        ),
+        ("controller", "lease", "file:lease", "file:{}/lease"),
+        ("controller", "lease", "etcd://10.0.0.1:2379", "etcd://10.0.0.1:2379"),
+    ],
+)
+def test_paths_are_relative_to_the_file(tmp_path: Path, table: str, key: str, said: str, means: str) -> None:
+    (tmp_path / "tokens.toml").touch()
+    config = read(tmp_path, f'[{table}]\n{key} = "{said}"')
+    assert getattr(getattr(config, table), key) == means.format(tmp_path)
+
+
+def test_tenants_have_weights(tmp_path: Path) -> None:
+    assert read(tmp_path, '[tenants]\nsearch = 3\n"team b" = 0.5').scheduler.tenant_weights == {
+        "search": 3.0,
+        "team b": 0.5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("tenants = 3", r"tenants is a table: write \[tenants\]"),
+        ("scheduler = 3\n[tenants]\na = 1", r"scheduler is a table: write \[scheduler\]"),
+        ("[tenants]\na = -1", r"\[tenants\]: a is -1; a tenant's weight is a number from 0.001 to 1,000"),
+        ("[tenants]\na = true", r"\[tenants\]: a is True; a tenant's weight"),
+        ("[tenants.a]\nweight = 2", r"\[tenants\]: a is {'weight': 2}; a tenant's weight"),
+        ("[scheduler]\ntenant_weights = {a = 1}", r"write NAME = WEIGHT in \[tenants\]"),
+    ],
+)
+def test_what_is_no_weight_of_a_tenant_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        read(tmp_path, text)
+
+
 def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
     assert read(tmp_path, "") == Config()
 

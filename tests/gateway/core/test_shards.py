@@ -10,14 +10,17 @@ import pytest
 
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.catalog import Catalog
-from mainspring.gateway.core.controller_catalogs import Told
+from mainspring.gateway.core.controller_catalogs import Told, merged_status
 from mainspring.gateway.core.effects import Accepted, Answer, Arrive, Refuse, Withdraw
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.ids import gateway_number, shard_of
+from mainspring.messages.metrics import TenantStatus
 from mainspring.messages.peers import Dispatch, ModelDown, Output, Rejected
 from mainspring.messages.served import ServedModel
+from mainspring.messages.sharding import ShardMap
+from mainspring.messages.status import ClusterStatus
 from tests.fuzz import seeded
 from tests.gateway.core.test_state_machine import ALICE, MS, OUTPUTS
 from tests.gateway.fakes import make_spec
@@ -284,3 +287,17 @@ def test_in_any_order_of_events_each_request_gets_one_reply_and_goes_where_its_m
     assert len(shards.replies) == submitted
     assert set(shards.replies.values()) == {1}
     assert msgspec.json.encode(shards.told.map)
+
+
+def test_what_a_tenant_had_of_several_controllers_is_added_up() -> None:
+    nothing = ClusterStatus("mainspring", (), (), 0, {})
+    found = merged_status(
+        {
+            0: msgspec.structs.replace(
+                nothing, tenants=(TenantStatus("a", 2.0, 5, 3, 1, 1, 10, 0.5), TenantStatus("b", 1.0, 1))
+            ),
+            1: msgspec.structs.replace(nothing, tenants=(TenantStatus("a", 2.0, 7, 6, 1, 0, 20, 0.25),)),
+        },
+        ShardMap(1, ()),
+    )
+    assert found.tenants == (TenantStatus("a", 2.0, 12, 9, 2, 1, 30, 0.75), TenantStatus("b", 1.0, 1))
