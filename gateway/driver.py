@@ -43,7 +43,7 @@ from mainspring.gateway.memory import Memory
 from mainspring.gateway.oip.triton_texts import in_words
 from mainspring.gateway.peer_connections import LinkOf, WorkerLinks
 from mainspring.gateway.replies import Replies
-from mainspring.gateway.shards import Shard, addresses_of
+from mainspring.gateway.shards import Shard, addresses_of, earlier
 from mainspring.gateway.token_limits import Accounts, TokenLimits
 from mainspring.messages import peers
 from mainspring.messages.clients import EndSequence, ErrorReply, InferRequest, StatusReply
@@ -407,13 +407,14 @@ class GatewayDriver:
 
     def next_wakeup_ns(self) -> int:
         """Return when `tick` is to be called next."""
-        times = [self._first.session.next_wakeup_ns(), self._first.draining.next_wakeup_ns()]
-        times += [self.core.next_wakeup_ns(), self._admin.next_wakeup_ns(), self.told.next_wakeup_ns()]
+        nearest_ns = earlier(self._first.next_wakeup_ns(), self.core.next_wakeup_ns())
+        nearest_ns = earlier(nearest_ns, self._admin.next_wakeup_ns())
+        nearest_ns = earlier(nearest_ns, self.told.next_wakeup_ns())
         if self.tokens.check_ns is not None:
-            times += [self.tokens.check_ns, self.limits.next_ns()]
+            nearest_ns = earlier(min(nearest_ns, self.tokens.check_ns), self.limits.next_ns())
         for shard in self._others.values():
-            times += [shard.session.next_wakeup_ns(), shard.draining.next_wakeup_ns()]
-        return min([each for each in times if each is not None])
+            nearest_ns = min(nearest_ns, shard.next_wakeup_ns())
+        return nearest_ns
 
     def tick(self, now_ns: int) -> None:
         """Do what is due."""

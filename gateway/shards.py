@@ -33,6 +33,11 @@ def addresses_of(config: GatewayConfig) -> tuple[str, ...]:
     return config.shards or (config.controller_address,)
 
 
+def earlier(at_ns: int, other_ns: int | None) -> int:
+    """Return the earlier of two instants, of which the second may be never."""
+    return at_ns if other_ns is None or at_ns <= other_ns else other_ns
+
+
 class Shard:
     """One controller: the connection, the session, and the models that it wants to remove."""
 
@@ -149,6 +154,10 @@ class Shard:
             self.link.greet(self._seed)
             self._miss(now_ns, ready)
         return lost
+
+    def next_wakeup_ns(self) -> int:
+        """Return when `keep_session` or ``draining.tick`` is to be called next."""
+        return earlier(self.session.next_wakeup_ns(), self.draining.next_wakeup_ns())
 
     def map_fault(self, told: ShardMap, known: ShardMap) -> str:
         """Return why a map of this controller is not taken, empty if it is; it is at least as new."""
