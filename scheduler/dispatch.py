@@ -9,6 +9,7 @@ from mainspring.cluster.models import Model
 from mainspring.cluster.placements import Placement
 from mainspring.cluster.plans import Plan
 from mainspring.cluster.requests import Place, Request
+from mainspring.cluster.rolling import is_outlier
 from mainspring.cluster.state import Change
 from mainspring.cluster.workers import Worker
 from mainspring.messages.actions import Infer, Load, Open, Prepare, Release, Result, Unanswered, Unload
@@ -157,7 +158,7 @@ class Dispatcher:
         elif isinstance(action, Load):
             placement = _concerned(change)
             if state.tenants.used:
-                state.tenants.loaded(placement.model, result.end_ns - result.begin_ns)
+                state.tenants.loaded(placement.model, _charged_ns(action, result))
             agrees = self._residency.load_ended(now_ns, placement, action, result)
             self._backlog.offer_all(placement)
             self._lifecycle.reconsider(now_ns, placement.model)
@@ -305,7 +306,10 @@ class Dispatcher:
         self._state.wants(worker)
         done, tenants = result.status is _OK, self._state.tenants
         if tenants.used:
-            tenants.executed(change.requests, result.end_ns - result.begin_ns, result.end_ns, done)
+            taken_ns = result.end_ns - result.begin_ns
+            if not placement.times.spreads.erratic:
+                taken_ns = _charged_ns(action, result)
+            tenants.executed(change.requests, taken_ns, result.end_ns, done)
         if done:
             taken_ns = result.end_ns - result.begin_ns
             self._policy.executed(now_ns, placement, change.size_index, taken_ns, change.requests)
@@ -349,6 +353,12 @@ class Dispatcher:
                 if request.spoilt > 1 or result.status is not Status.INPUT_MISSING:
                     self._state.suspect(request)
             self._lifecycle.retry(now_ns, request, reason, detail)
+
+
+def _charged_ns(action: Infer | Load, result: Result) -> int:
+    """Return how long an action took, as its tenants are charged; that it stood still was nobody's wish."""
+    taken_ns, expected_ns = result.end_ns - result.begin_ns, action.predicted_duration_ns
+    return expected_ns if is_outlier(taken_ns, expected_ns) else taken_ns
 
 
 def _concerned(change: Change) -> Placement:

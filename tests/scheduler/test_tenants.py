@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from mainspring.messages.actions import Command, Infer, Load, Reject, Result
-from mainspring.messages.codes import Reason
+from mainspring.messages.codes import Reason, Status
 from mainspring.messages.events import Event, RequestArrived, Wakeup
 from mainspring.messages.metrics import TenantStatus
 from mainspring.scheduler.config import SchedulerConfig
@@ -19,6 +19,7 @@ from mainspring.scheduler.policies.registry import policy_class, policy_names
 from mainspring.scheduler.tenants import level_of
 from mainspring.simulator.run import simulate
 from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec, WorkloadSpec
+from tests.scheduler.hand import MS, Hand, spec
 
 MODEL = ModelGroup(name="m", infer_ms={"1": 4.0, "2": 7.0, "4": 13.0, "8": 25.0}, load_ms=2.0, copies=2)
 SPEC = SimulationSpec(
@@ -148,6 +149,24 @@ def test_what_tenants_are_charged_is_what_actions_took() -> None:
     for name, each in found.tenants.items():
         assert each.requests == found.came[name]
         assert each.executed + each.dropped + each.over_share == pytest.approx(each.requests, abs=5)
+
+
+@pytest.mark.parametrize("kind", [Infer, Load])
+def test_nobody_is_charged_for_what_stood_still(kind: type[Infer | Load]) -> None:
+    """Nor is a row of the model taken to cost more from then on."""
+    hand, now_ms = Hand(spec("m"), policy="mainspring"), 0.0  # type: ignore[arg-type]
+    for number in range(4):
+        commands = hand.feed(now_ms, RequestArrived(number, "m", 1, int((now_ms + 200) * MS), tenant="mine"))
+        while commands:
+            (action,) = [each for each in commands if isinstance(each, Infer | Load)]
+            took_ms = action.predicted_duration_ns / MS
+            begin_ms, first = now_ms + 0.5, number == 1 if kind is Infer else number == 0
+            now_ms = begin_ms + (3_000 if first and isinstance(action, kind) else took_ms)
+            ended = Result(action.action_id, "w0", Status.OK, round(begin_ms * MS), round(now_ms * MS), 0, "")
+            commands = [each for each in hand.feed(now_ms, ended) if isinstance(each, Infer | Load)]
+    (mine,) = hand.scheduler.status().tenants
+    assert mine.device_ns == (8 + 4 * mine.executed) * MS
+    assert list(hand.scheduler._state.tenants._row_ns.values()) == [4 * MS]
 
 
 def test_the_same_events_give_the_same_decisions() -> None:
