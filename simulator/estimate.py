@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from mainspring.messages.model import ModelSpec
 from mainspring.simulator.offered import chosen_models, recipe_of
-from mainspring.simulator.spec import LOG, SimulationSpec, SpecError, WorkloadSpec
+from mainspring.simulator.spec import LOG, SimulationSpec, SpecError, WorkloadSpec, matches
 from mainspring.traces.arrival import FROM_FILE, Kind
 from mainspring.traces.recipe import DEFAULT_RATE
 
@@ -24,7 +24,8 @@ LONG = 20_000_000
 MOST_MODELS = 200_000
 MOST_PAIRS = 20_000_000
 """Most pairs of a model and a device."""
-MOST_IN_FLIGHT = 10_000_000
+MOST_IN_FLIGHT = 1_000_000
+"""Most requests of closed-loop clients; each takes about a kilobyte while it is in flight."""
 
 
 def check_models(count: float) -> None:
@@ -69,7 +70,8 @@ def check_size(spec: SimulationSpec, models: Sequence[ModelSpec]) -> None:
 def expected_requests(spec: SimulationSpec, models: Sequence[ModelSpec]) -> float:
     """Return about how many requests come in the whole run.
 
-    Those of closed loops and of files without a rate are not known, and count as none.
+    Those of closed loops and of files without a rate are not known, and count as none. A request of more rows
+    than its model's largest batch counts as the pieces that it is cut into.
 
     Raises as `offered.recipe_of`.
     """
@@ -85,7 +87,17 @@ def _rate(spec: SimulationSpec, place: int, workload: WorkloadSpec, models: Sequ
     scale = workload.scale
     if workload.load is not None:
         scale = recipe_of(spec, place, chosen_models(workload, models)).scale
-    return (workload.rate or DEFAULT_RATE) * scale
+    return (workload.rate or DEFAULT_RATE) * scale * _pieces(workload, models)
+
+
+def _pieces(workload: WorkloadSpec, models: Sequence[ModelSpec]) -> float:
+    """Return into how many pieces a request is cut, in the mean over the models."""
+    if not isinstance(workload.rows, int) or workload.rows == 1:
+        return 1.0
+    # A graph's name matches no model, and its steps' rows are not known.
+    chosen = [each for each in models if matches(each.name, workload.models)]
+    pieces = [math.ceil(workload.rows / each.batch_sizes[-1]) for each in chosen]
+    return sum(pieces) / len(pieces) if pieces else 1.0
 
 
 def told_first(requests: float) -> str:

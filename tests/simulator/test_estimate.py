@@ -95,10 +95,12 @@ def test_what_fits_no_machine_is_refused_with_both_numbers(monkeypatch: pytest.M
     monkeypatch.setattr(estimate, "MOST_PAIRS", 10)
     with pytest.raises(SpecError, match="1 models on 11 devices are 11 pairs; at most 10"):
         build_cluster(parse_spec(spec_with(("devices", "0"), "count", 11), "the spec"))
-    closed = {**SPEC, "workload": [{"kind": "closed", "concurrency": 1_000_000}]}
+    monkeypatch.undo()
+    closed = {**SPEC, "workload": [{"kind": "closed", "concurrency": 100_000}]}
     closed["models"] = [{**SPEC["models"][0], "copies": 10}]
-    monkeypatch.setattr(estimate, "MOST_IN_FLIGHT", 9_999_999)
-    with pytest.raises(SpecError, match="keep 10,000,000 requests in flight"):
+    build_cluster(parse_spec(closed, "the spec"))
+    closed["models"] = [{**SPEC["models"][0], "copies": 11}]
+    with pytest.raises(SpecError, match="keep 1,100,000 requests in flight; at most 1,000,000 may be"):
         build_cluster(parse_spec(closed, "the spec"))
 
 
@@ -108,6 +110,10 @@ def test_a_long_run_and_one_that_serves_nothing_are_told_first() -> None:
     assert estimate.told_first(estimate.expected_requests(spec, models)) == (
         "mind: about 3e+07 requests, some 17 minutes and 2.1 GB of memory"
     )
+    many = {**SPEC, "workload": [{"rate": 1e2, "rows": 1 << 20}], "duration_s": 3.0, "warm_up_s": 0}
+    assert estimate.expected_requests(parse_spec(many, "the spec"), models) == pytest.approx(
+        300 * (1 << 20) / models[0].batch_sizes[-1]
+    ), "each is cut into pieces"
     assert not estimate.told_first(1e6)
     assert not estimate.hopeless(spec, models)
     spec = parse_spec(spec_with(("models", "0", "infer_ms"), "1", 1e7), "the spec")
