@@ -433,7 +433,7 @@ def _check_kinds(problem: Problem) -> list[str]:
         fastest = int(np.argmin(shares))
         raise PlanError(
             f"every kind is too slow: an idle device of the fastest, {problem.kinds[fastest].name}, ends "
-            f"{1 - shares[fastest]:.2%} of the queries within their SLO, and {problem.attainment:.10g} is "
+            f"{1 - shares[fastest]:.2%} of the queries within their SLO, and {problem.attainment} is "
             f"asked; its longest takes {told_ms(slowest_ns[fastest] / 1e6)}"
         )
     return [

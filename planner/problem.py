@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mainspring.messages.model import ModelSpec
+from mainspring.simulator.checks import most_of
 from mainspring.simulator.cluster import build_cluster
 from mainspring.simulator.spec import DeviceGroup, SimulationSpec, matches
 from mainspring.simulator.workloads import build_source
@@ -250,13 +251,11 @@ def _check_length(spec: SimulationSpec, counted: int) -> None:
     """Raise `PlanError` unless the stream is long enough for its percentile."""
     needed = math.ceil(LATE_QUERIES / (1 - spec.objective.attainment))
     if counted < needed:
-        rate = counted / spec.duration_s
-        long = (
-            f"at this rate, duration_s = {math.ceil(needed / rate)}"
-            if counted
-            else "raise rate or duration_s"
-        )
+        seconds = math.ceil(needed / (counted / spec.duration_s)) if counted else math.inf
+        long = "raise rate or duration_s"
+        if seconds <= most_of("duration_s"):
+            long = f"at this rate, duration_s = {seconds}"
         raise PlanError(
-            f"{counted} queries are too few to tell {spec.objective.attainment:.10g} in time from less: it "
+            f"{counted} queries are too few to tell {spec.objective.attainment} in time from less: it "
             f"takes {needed:,}: {long}"
         )

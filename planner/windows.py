@@ -120,7 +120,7 @@ class Served:
         if len(in_time) < needed and watch() is not Gone.WORKERS:
             raise PlanError(
                 f"{len(in_time)} requests came in {self._seconds:g} s, too few to tell "
-                f"{self._problem.attainment:.10g} in time from less: it takes {needed:,}, so give a longer "
+                f"{self._problem.attainment} in time from less: it takes {needed:,}, so give a longer "
                 "--window"
             )
         return self._estimate(pool, np.array(in_time, np.bool_), confidence)

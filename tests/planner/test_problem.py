@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from mainspring.planner.problem import PlanError, read_problem
+from mainspring.simulator.objective import Objective
 from mainspring.simulator.spec import DeviceGroup, FaultsSpec, Spread
 from tests.planner.specs import MODEL, spec, workload
 
@@ -30,6 +31,11 @@ def devices(**changes: Any) -> tuple[DeviceGroup, ...]:
         ({"workload": workload(best_effort=True)}, "requests with a deadline"),
         ({"workload": workload(rows=600)}, "up to 600 rows and the profile of ranker ends at 500"),
         ({"duration_s": 2}, "it takes 1,000: at this rate, duration_s = "),
+        (
+            {"objective": Objective(attainment=1 - 1e-14)},
+            "too few to tell 0.99999999999999 in time from less",
+        ),
+        ({"objective": Objective(attainment=1 - 1e-14)}, "193,444: raise rate or duration_s"),
     ],
 )
 def test_what_can_not_be_planned_is_refused(changes: dict[str, Any], says: str) -> None:
