@@ -16,6 +16,7 @@ import numpy.typing as npt
 from mainspring.messages.model import ModelSpec
 from mainspring.simulator.checks import most_of
 from mainspring.simulator.cluster import build_cluster
+from mainspring.simulator.estimate import expected_requests
 from mainspring.simulator.spec import DeviceGroup, SimulationSpec, matches
 from mainspring.simulator.workloads import build_source
 from mainspring.traces.arrival import Arrival, Kind
@@ -28,6 +29,8 @@ class PlanError(ValueError):
 Whole = npt.NDArray[np.int64]
 Pool = tuple[int, ...]
 """Number of devices of each kind, in the order of the spec."""
+MOST_QUERIES = 5_000_000
+"""Most queries of a plan: each pool that is tried serves them all."""
 LATE_QUERIES = 10
 """A stream is long enough for a percentile if this many queries may be late by it."""
 DRAWS_SEED = 0x9B
@@ -158,6 +161,12 @@ def read_queries(spec: SimulationSpec, models: tuple[ModelSpec, ...]) -> Queries
             raise PlanError(
                 "load is a multiple of what the devices can do, and these are to be found: give rate"
             )
+    expected = expected_requests(spec, models)
+    if expected > MOST_QUERIES:
+        raise PlanError(
+            f"about {expected:,.3g} queries would come, and at most {MOST_QUERIES:,} can be planned with: "
+            "shorten duration_s, or lower rate or scale"
+        )
     source, places = build_source(spec, models), {model.name: place for place, model in enumerate(models)}
     found: list[tuple[int, int, int, int]] = []
     while source.next_ns() is not None:

@@ -30,6 +30,7 @@ def devices(**changes: Any) -> tuple[DeviceGroup, ...]:
         ({"workload": workload(rate=None, load=0.5)}, "load is a multiple of what the devices can do"),
         ({"workload": workload(best_effort=True)}, "requests with a deadline"),
         ({"workload": workload(rows=600)}, "up to 600 rows and the profile of ranker ends at 500"),
+        ({"workload": workload(rate=1e7)}, "and at most 5,000,000 can be planned with: shorten duration_s"),
         ({"duration_s": 2}, "it takes 1,000: at this rate, duration_s = "),
         (
             {"objective": Objective(attainment=1 - 1e-14)},
