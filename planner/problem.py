@@ -31,6 +31,8 @@ Pool = tuple[int, ...]
 """Number of devices of each kind, in the order of the spec."""
 MOST_QUERIES = 5_000_000
 """Most queries of a plan: each pool that is tried serves them all."""
+LEAST_PRICE = 1e-6
+"""Least price of a device: sums of lower ones differ by less than their rounding."""
 LATE_QUERIES = 10
 """A stream is long enough for a percentile if this many queries may be late by it."""
 DRAWS_SEED = 0x9B
@@ -241,8 +243,8 @@ def multiples(
 def read_kind(number: int, group: DeviceGroup) -> DeviceKind:
     """Return the kind of the devices of a spec's group; raise `PlanError` without a price."""
     where = f"[[devices]] number {number}, {group.kind!r},"
-    if group.price <= 0:
-        raise PlanError(f"{where} needs a price above 0, of one an hour")
+    if group.price < LEAST_PRICE:
+        raise PlanError(f"{where} needs a price above 0, of one an hour, and of {LEAST_PRICE:f} at least")
     if group.most == 0:
         raise PlanError(f"{where} has most = 0: take it out")
     return DeviceKind(group.kind, group.price, group.least, group.most or 0)

@@ -24,6 +24,7 @@ def devices(**changes: Any) -> tuple[DeviceGroup, ...]:
     ("changes", "says"),
     [
         ({"devices": devices(price=0.0)}, "'fast', needs a price above 0"),
+        ({"devices": devices(price=1e-300)}, "of one an hour, and of 0.000001 at least"),
         ({"devices": devices(most=0)}, "most = 0: take it out"),
         ({"devices": (spec().devices[0],) * 2}, "two groups of devices are of one kind"),
         ({"workload": workload(kind="closed", rate=None)}, "closed-loop clients"),
