@@ -15,7 +15,6 @@ import signal
 import sys
 import typing
 from collections.abc import Iterable
-from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -165,6 +164,8 @@ def _flag_for(error: BaseException) -> str:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version as installed_version
+
         print(f"mainspring {installed_version('mainspring')}")
         raise typer.Exit
 

@@ -12,7 +12,6 @@ from typing import Final
 
 import msgspec
 
-from mainspring.controller import lease_etcd, lease_kubernetes
 from mainspring.controller.lease import TTL_NS, Lease, Store, StoreError
 
 LOOK_NS: Final = 20_000_000
@@ -174,6 +173,9 @@ def open_store(where: str, holder: str, address: str) -> Store:
     scheme, separator, rest = where.partition(":")
     if separator and scheme == "file" and rest:
         return FileStore(rest, holder, address)
+    # They bring clients of HTTP with them.
+    from mainspring.controller import lease_etcd, lease_kubernetes
+
     if scheme == lease_kubernetes.SCHEME and rest:
         return lease_kubernetes.in_this_pod(rest, holder, address)
     if scheme == lease_etcd.SCHEME:

@@ -12,7 +12,6 @@ import hmac
 import re
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 
@@ -109,6 +108,8 @@ def check_origins(origins: Iterable[str]) -> None:
 
 def installed_version() -> str:
     """Return the installed release, or ``unknown`` if the source runs without having been installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("mainspring")
     except PackageNotFoundError:

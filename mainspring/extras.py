@@ -16,11 +16,13 @@ import sys
 import sysconfig
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import Distribution, distributions
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 PROJECT = "mainspring"
 ORIGIN = "direct_url.json"
@@ -103,6 +105,9 @@ def command_for(extra: str, installed: Distribution | None, prefix: Path) -> str
 @cache
 def _installed() -> Distribution | None:
     """Return the installation, of several the one that knows where it came from: a checkout holds one too."""
+    # It takes a tenth of a process's start, and only who lacks something asks.
+    from importlib.metadata import distributions
+
     found = list(distributions(name=PROJECT))
     return next((each for each in found if each.read_text(ORIGIN)), found[0] if found else None)
 

@@ -6,7 +6,6 @@ and hashes of what they give.
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import ssl
@@ -117,6 +116,8 @@ class ServedStore:
         return self._get(path, offset)
 
     def _get(self, path: str, offset: int) -> Iterator[bytes]:
+        import http.client
+
         connection: http.client.HTTPConnection
         if self._https:
             tls = self._tls or ssl.create_default_context()

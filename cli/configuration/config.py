@@ -248,7 +248,8 @@ DERIVED: dict[tuple[str, str], str] = {
 
 def is_key(table: str, field: str) -> bool:
     """Return whether a field of a table's struct can be set in the file."""
-    return (table, field) not in {*DERIVED, *MOVED} and field not in FIXED.get(table, ())
+    key = (table, field)
+    return key not in DERIVED and key not in MOVED and field not in FIXED.get(table, ())
 
 
 def why_not_set(table: str, key: str) -> str:
@@ -397,15 +398,15 @@ def _check_tables(tables: Mapping[str, object], source: str) -> None:
 
 
 def _read_table(name: str, table: Mapping[str, Any], source: str) -> msgspec.Struct:
-    known = [field.name for field in msgspec.structs.fields(TABLES[name])]
+    known = TABLES[name].__struct_fields__
     for key in table:
         if ((name, key) not in MOVED or key not in known) and (why := why_not_set(name, key)):
             raise ConfigError(f"{source}, [{name}]: {key} {why}")
     elsewhere = {
-        field.name: other
+        field: other
         for other, struct in reversed(TABLES.items())
-        for field in msgspec.structs.fields(struct)
-        if other != name and is_key(other, field.name)
+        for field in struct.__struct_fields__
+        if other != name and is_key(other, field)
     }
     given = {"name": WORKER_NAME} if TABLES[name] is WorkerConfig else {}
     hidden = {field for field in known if not is_key(name, field)}

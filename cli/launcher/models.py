@@ -13,18 +13,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mainspring.cli.configuration.groups import DeviceConfig
-from mainspring.compiler.artifact.errors import StoreError
-from mainspring.compiler.artifact.store import Store
-from mainspring.controller.recovery import Awaited
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.served import ServedModel
 from mainspring.messages.tables import ConfigError
-from mainspring.repository.recipe import is_artifact_name
-from mainspring.repository.served_files import ServedFiles
 
 if TYPE_CHECKING:
+    # Each process reads its job, whose types are here: what only a controller needs waits for its call.
     from mainspring.compiler.artifact.manifest import Manifest
     from mainspring.compiler.artifact.store import Store
+    from mainspring.controller.recovery import Awaited
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -61,6 +58,7 @@ class ModelSource(msgspec.Struct, frozen=True):
         from mainspring.compiler.artifact.profiles import grouped
         from mainspring.compiler.artifact.store import Store
         from mainspring.compiler.rows.proving import proved_specs
+        from mainspring.repository.recipe import is_artifact_name
 
         if self.store is None or (self.state_dir is not None and not Path(self.store).is_dir()):
             return [], {}
@@ -74,6 +72,8 @@ class ModelSource(msgspec.Struct, frozen=True):
 
     def served(self) -> tuple[list[ModelSpec], list[ServedModel]]:
         """Return what a repository had served when it last changed something."""
+        from mainspring.repository.served_files import ServedFiles
+
         return ServedFiles(self.state_dir).read() if self.state_dir is not None else ([], [])
 
     def _emulated(self, path: Path) -> list[ModelSpec]:
@@ -118,6 +118,7 @@ class ModelSource(msgspec.Struct, frozen=True):
         if self.store is None or (self.state_dir is not None and not Path(self.store).is_dir()):
             return
         from mainspring.compiler.artifact.store import Store
+        from mainspring.repository.recipe import is_artifact_name
 
         store = Store(self.store)
         manifests = [store.manifest(name) for name in store.names()] if whole else store.survey()[0]
@@ -177,6 +178,9 @@ def read(source: ModelSource, stop: threading.Event, *, adopt: bool) -> tuple[li
 
     ``adopt``: if nothing can be read, serve what workers hold instead of raising `StoreError`.
     """
+    from mainspring.compiler.artifact.errors import StoreError
+    from mainspring.controller.recovery import Awaited
+
     try:
         specs, left_out = source.survey()
         awaited = Awaited(left_out)
@@ -195,6 +199,9 @@ def read(source: ModelSource, stop: threading.Event, *, adopt: bool) -> tuple[li
 
 def _look(source: ModelSource, left_out: dict[str, str], awaited: Awaited, stop: threading.Event) -> None:
     """Put what becomes readable where the controller finds it."""
+    from mainspring.compiler.artifact.errors import StoreError
+    from mainspring.compiler.artifact.store import Store
+
     store, whole = Store(source.store or ""), awaited.adopt
     seen = {name: store.manifest_fingerprint(name) for name in left_out}
     while (left_out or whole) and not stop.wait(INTERVAL_S):

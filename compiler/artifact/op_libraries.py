@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.metadata
 import importlib.util
 import os
 from collections.abc import Sequence
@@ -84,6 +83,8 @@ def paths(named: Sequence[Path] = ()) -> dict[Path, str]:
     for entry in _allowed:
         check_entry(entry)
         if not is_path(entry):
+            import importlib.metadata
+
             path = _of_package(entry)
             found[path] = f"{entry} {importlib.metadata.version(entry)}"
         elif Path(entry).is_file():

@@ -26,6 +26,22 @@ print(os.sched_getscheduler(0))
 """
 
 
+@pytest.mark.parametrize("server", ["mainspring.worker.server", "mainspring.gateway.server"])
+def test_a_process_starts_without_what_others_run(server: str) -> None:
+    others = (
+        "mainspring.scheduler.core",
+        "mainspring.controller.recovery",
+        "http.client",
+        "importlib.metadata",
+    )
+    program = (
+        f"import sys, mainspring.cli.launcher.child, {server}\n"
+        f"print([name for name in {others} if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize(("parents", "own"), [(5, 0), (5, 3)])
 def test_niceness_is_added_to_that_of_the_launcher(tmp_path: Path, parents: int, own: int) -> None:
     gateway, controller = free_ports(2)
