@@ -95,7 +95,7 @@ demo: $(SERVES) $(if $(findstring --graphs,$(ARGS)),$(STAMP)) ## Serve 24 models
 	@$(BIN)/python setup.py native core --quiet
 	$(BIN)/mainspring demo $(if $(TRACE),--trace '$(TRACE)') $(ARGS)
 
-# Nothing is compiled for it: the pure cores run as Python. Lint and types run beside the unit tests.
+# Nothing is compiled for it: the pure cores run as Python. Lint and types run beside, at niceness 10.
 test: $(STAMP) ## Lint, check types, run the unit tests and the heart of the cluster's; or pytest with ARGS="..."
 	$(if $(ARGS),$(BIN)/pytest $(ARGS),$(BIN)/python -m tests.run quick)
 

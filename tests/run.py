@@ -1,7 +1,8 @@
 """Run the tests tier by tier: ``python -m tests.run quick|rest|TIER``.
 
-* ``quick`` (`make test`): lint and types, beside them the unit tests on all cores; then the heart of the tier
-  *cluster*, alone. Nothing needs to be compiled for it: the pure cores run as Python.
+* ``quick`` (`make test`): the unit tests on all cores, then the heart of the tier *cluster*, which leaves a
+  core free; lint and types beside both, at niceness 10. Nothing needs to be compiled: the pure cores run as
+  Python.
 * ``rest`` (`make test-rest`): what is left. What keeps real time runs one after the other: cluster and lab.
   Beside that run patient, whose tests wait for states, however long it takes (niceness 10), and
   codegen, which only computes, on the time that is left over of all cores (SCHED_IDLE). Last, on all cores,
@@ -147,10 +148,9 @@ def _lower_session(process: int, niceness: int) -> None:
 
 def quick() -> int:
     """Run what `make test` runs; return the exit code."""
-    with beside("lint and types", CHECKS) as checks:
-        codes = {UNIT: run(UNIT)}
-    # Not with the tests above: nothing may run beside what keeps real time.
-    codes[HEART] = run(HEART)
+    with beside("lint and types", CHECKS, let_follow) as checks:
+        # One after the other: what runs beside is nice to what keeps real time, as patient is.
+        codes = {part: run(part) for part in (UNIT, HEART)}
     return settle(codes) or checks.returncode
 
 

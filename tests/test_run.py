@@ -70,11 +70,14 @@ def test_only_timing_tests_run_once_more_with_what_the_host_took(
 def test_what_runs_beside_is_shown_whole_and_counts(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tested: int, linted: int
 ) -> None:
-    monkeypatch.setattr(run, "CHECKS", (sys.executable, "-c", f"print('linted'); raise SystemExit({linted})"))
+    lints = f"import os; print('linted', os.getpriority(os.PRIO_PROCESS, 0)); raise SystemExit({linted})"
+    monkeypatch.setattr(run, "CHECKS", (sys.executable, "-c", lints))
     monkeypatch.setattr(run, "run", lambda part: 4 * tested if part is run.UNIT else 0)
     assert run.main(["quick"]) == (4 * tested or linted)
     said = capfd.readouterr().out
-    assert said.index("which ran beside") < said.index("linted")
+    assert said.index("which ran beside") < said.index(
+        f"linted {max(10, os.getpriority(os.PRIO_PROCESS, 0))}\n"
+    )
     assert said.endswith("quick: FAILED\n" if tested or linted else "quick: passed\n")
 
 

@@ -52,6 +52,7 @@ TIER_OF = {
     "cluster/test_residency": "codegen",
     "cluster/test_restore": "codegen",
     "compiler": "unit",
+    "compiler/conversion/test_estimators": "codegen",
     "compiler/python_models/test_compiling": "codegen",
     "compiler/test_contents": "codegen",
     "compiler/test_padded": "codegen",
