@@ -153,6 +153,7 @@ TIER_OF = {
     "scheduler/policies/test_baselines": "codegen",
     "scheduler/policies/test_ready_queue": "codegen",
     "selection": "unit",
+    "selection/linear/test_weights": "codegen",
     "simulator": "unit",
     "simulator/bound": "codegen",
     "simulator/test_any_cluster": "codegen",
