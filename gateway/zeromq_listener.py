@@ -26,13 +26,13 @@ from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.memory import Memory
 from mainspring.gateway.zeromq_connections import STRANGER_BYTES, Connections
 from mainspring.transport import addresses
-from mainspring.transport.bounds import Delivery
+from mainspring.transport.bounds import MAX_TENSORS, Delivery
 from mainspring.transport.curve import IPC_PREFIX as IPC
 from mainspring.transport.curve import KnownClients, ipc_path, make_folder, read_gateway_key, serves
 from mainspring.transport.hub import Hub
 from mainspring.transport.slab import LEAST_SHARED_BYTES
 
-MOST_PARTS: Final = 255
+MOST_PARTS: Final = MAX_TENSORS + 1
 """Frames of a message that are taken."""
 _WAITING_IN: Final = 32
 """Messages of one client that libzmq keeps until they are taken; beyond them it reads no more of it."""

@@ -33,5 +33,7 @@ nanoseconds; a field named ``*_ns`` without "left" or "duration" in its name is 
 controller's monotonic clock unless its docstring says otherwise.
 """
 
+MOST_TENSORS = 1000
+"""Tensors of one message, so inputs of a request and outputs of a model."""
 PROTOCOL_VERSION = 1
 """Version of every conversation; peers that differ are refused when they connect."""

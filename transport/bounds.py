@@ -10,10 +10,11 @@ from typing import Any, Protocol
 
 import msgspec
 
+from mainspring.messages import MOST_TENSORS
 from mainspring.transport.handshake import Violation
 
-MAX_TENSORS = 255
-"""Tensors that one message may have."""
+MAX_TENSORS = MOST_TENSORS
+"""Tensors that one message may have: all parts go to the kernel in one call, which takes 1,024."""
 PARTS_BYTES = 4
 """Most bytes of a whole message as a multiple of the longest part's, unless it has a bound of its own."""
 PROGRESS_NS = 10_000_000_000

@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, inliner, numpy_helper, shape_inference
 
 from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError, NoRows
 from mainspring.compiler.reading.given_shapes import shape_option
+from mainspring.messages import MOST_TENSORS
 from mainspring.messages.model import TEXT_BYTES
 
 
@@ -136,8 +137,15 @@ def normalise(model: onnx.ModelProto, *, whole: bool = False, symbols: bool = Fa
             "the model has no input, so it would answer every request alike; give it one, such as the values "
             "of an initializer"
         )
+    _give_types(normal)
     for value in [*graph.input, *graph.output]:
         numpy_dtype(value)
+    for kind, values in (("inputs", graph.input), ("outputs", graph.output)):
+        if len(values) > MOST_TENSORS:
+            raise CompileError(
+                f"the model has {len(values):,} {kind}, and a request or an answer has at most "
+                f"{MOST_TENSORS:,} tensors; the model's author can join some (Concat, or Split behind one)"
+            )
     if symbols:
         name_open_dims(normal, whole=whole)
     if whole:
@@ -146,6 +154,16 @@ def normalise(model: onnx.ModelProto, *, whole: bool = False, symbols: bool = Fa
     for value in graph.input:
         _check_input(value, symbols=symbols)
     return normal
+
+
+def _give_types(model: onnx.ModelProto) -> None:
+    """Give outputs that the file leaves without a type, as ONNX Runtime takes them, the one that follows."""
+    if all(value.type.WhichOneof("value") for value in model.graph.output):
+        return
+    # What can't be inferred stays without a type, which is refused by name.
+    with suppress(Exception):
+        for value, inferred in zip(model.graph.output, infer_shapes(model).graph.output, strict=True):
+            value.type.CopyFrom(inferred.type)
 
 
 def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -225,7 +243,9 @@ def numpy_dtype(value: onnx.ValueInfoProto, text_bytes: int = TEXT_BYTES) -> str
 
 def _kind_of(value: onnx.ValueInfoProto) -> str:
     """Return the kind of an unsupported input or output, in ONNX's words."""
-    kind = value.type.WhichOneof("value") or "of no type"
+    kind: str = value.type.WhichOneof("value") or ""
+    if not kind:
+        return "of no type, and none follows from the graph"
     if kind != "tensor_type":
         return kind.replace("_", " ").replace(" type", "")
     element = value.type.tensor_type.elem_type

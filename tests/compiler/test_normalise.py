@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -9,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mainspring.compiler.artifact.errors import CompileError, NoRows
 from mainspring.compiler.reading.normalise import normalise
+from mainspring.messages import MOST_TENSORS
 
 MakeModel = Callable[..., onnx.ModelProto]
 
@@ -119,6 +121,31 @@ def test_a_model_without_inputs_is_refused(make_model: MakeModel) -> None:
     )
     with pytest.raises(CompileError, match="the model has no input, so it would answer every request alike"):
         normalise(model)
+
+
+def test_an_output_without_a_type_gets_the_one_that_follows(make_model: MakeModel) -> None:
+    model = make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": ["n", 4]}, {"y": ["n", 4]})
+    model.graph.output[0].ClearField("type")
+    (output,) = normalise(model).graph.output
+    assert output.type.tensor_type.elem_type == TensorProto.FLOAT
+    model.graph.node[0].domain = "unknown"
+    with pytest.raises(CompileError, match="'y' is of no type, and none follows from the graph"):
+        normalise(model)
+
+
+@pytest.mark.parametrize("kind", ["inputs", "outputs"])
+def test_a_request_has_a_bounded_number_of_tensors(make_model: MakeModel, kind: str) -> None:
+    many = [f"v{each}" for each in range(MOST_TENSORS + 1)]
+
+    def wide(names: list[str]) -> onnx.ModelProto:
+        shapes: dict[str, list[Any]] = {name: ["n", 1] for name in names}
+        if kind == "inputs":
+            return make_model([helper.make_node("Sum", names, ["y"])], shapes, {"y": ["n", 1]})
+        return make_model([helper.make_node("Split", ["x"], names, axis=1)], {"x": ["n", len(names)]}, shapes)
+
+    assert normalise(wide(many[1:]))
+    with pytest.raises(CompileError, match=f"the model has 1,001 {kind}, and .* at most 1,000 tensors"):
+        normalise(wide(many))
 
 
 def test_nodes_in_another_order_are_sorted_in_inner_graphs_too(make_model: MakeModel) -> None:

@@ -101,6 +101,8 @@ def test_room_is_the_bound_or_a_part_of_a_limit() -> None:
     wide = (2, MOST_BYTES)
     assert capped(wide, (2, 10), (1,), 1) == (2, MOST_BYTES // 2)
     assert capped(wide, (2, MOST_BYTES - 1), (1,), 1) == (2, MOST_BYTES - 1)
+    both = (MOST_BYTES // 4, 512)
+    assert capped(both, (MOST_BYTES // 8, 2), (0, 1), 1) == (MOST_BYTES // 8, 8), "one alone is not enough"
 
 
 MODELS = {
