@@ -1,4 +1,4 @@
-"""What tenants asked for and had as metric families. Pure."""
+"""Metric families of what tenants asked for and had. Pure."""
 
 from __future__ import annotations
 
