@@ -416,13 +416,18 @@ class ControllerSession:
         self._heard_ns = now_ns
 
     def acted(self) -> None:
-        """Note that the content of the last hello is out of date."""
+        """Note that the content of the last hello is out of date, until the next one is sent."""
         self._acted = True
 
     def welcome(self, now_ns: int) -> bool:
-        """Begin a session; return False if it is lost at once, because its hello is out of date."""
-        if self.welcomed and self._acted:
-            self.lose(now_ns)
+        """Begin a session; return False if it is lost at once, because its hello is out of date.
+
+        Such a hello may have been on its way for long, or be sent over a connection that another controller
+        comes by later (`transport.controllers`): then there may be no session any more.
+        """
+        if self._acted:
+            self.welcomed = False
+            self._greet_at_once(now_ns)
             return False
         self.welcomed = True
         self.refusal = self._reported = ""
@@ -470,6 +475,7 @@ class ControllerSession:
 
     def hello_sent(self, now_ns: int) -> None:
         """Note that a hello was sent; the next one is due later."""
+        self._acted = False
         self._hello_ns = now_ns + self._repeat_ns
         self._repeat_ns = min(2 * self._repeat_ns, self._longest_hello_ns)
 
@@ -478,6 +484,5 @@ class ControllerSession:
         return self._heard_ns + self._silence_ns if self.welcomed else self._hello_ns
 
     def _greet_at_once(self, now_ns: int) -> None:
-        self._acted = False
         self._repeat_ns = self._first_hello_ns
         self._hello_ns = now_ns

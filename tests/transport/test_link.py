@@ -109,7 +109,20 @@ def test_a_second_welcome_answers_a_hello_that_is_out_of_date_once_the_peer_has_
     assert not session.welcome(30)
     assert not session.welcomed
     assert session.hello_due(30)
-    assert session.welcome(40), "the next hello is up to date"
+    assert not session.welcome(35), "the next hello is not sent yet"
+    session.hello_sent(40)
+    assert session.welcome(50), "the next hello is up to date"
+
+
+def test_a_welcome_is_refused_whose_hello_is_out_of_date_though_there_is_no_session_any_more() -> None:
+    session = welcomed()
+    session.acted()
+    assert session.timed_out(10 + SILENCE_NS)
+    assert not session.welcome(1100), "another controller was sent the hello of before"
+    assert not session.welcomed
+    assert session.hello_due(1100)
+    session.hello_sent(1100)
+    assert session.welcome(1110)
 
 
 def test_a_workers_hellos_are_closer_together_than_a_new_controller_keeps_requests() -> None:
@@ -156,7 +169,7 @@ class Peer(RuleBasedStateMachine):
             assert due >= (self.now_ns - self.greeted_ns >= self.longest_ns), "later than it must"
         if due:
             self.session.hello_sent(self.now_ns)
-            self.greeted_ns = self.now_ns
+            self.greeted_ns, self.acts = self.now_ns, False
 
     @rule()
     def hear(self) -> None:
@@ -172,9 +185,8 @@ class Peer(RuleBasedStateMachine):
 
     @rule()
     def be_welcomed(self) -> None:
-        out_of_date = self.known and self.acts
-        assert self.session.welcome(self.now_ns) == (not out_of_date)
-        if out_of_date:
+        assert self.session.welcome(self.now_ns) == (not self.acts)
+        if self.acts:
             self.lost()
         else:
             self.known, self.heard_ns = True, self.now_ns
@@ -202,7 +214,7 @@ class Peer(RuleBasedStateMachine):
             self.lost()
 
     def lost(self) -> None:
-        self.known = self.acts = False
+        self.known = False
         self.greeted_ns = None
 
     @invariant()
