@@ -106,8 +106,8 @@ class Client(ApplicationCalls, OfOneProcess):
     request.
 
     Given the addresses of several gateways (``Client([a, b])``, or one text with commas), it is connected to
-    all and uses the first that answers. When that is lost, drains or is silent for 1.5 s, what has no reply
-    is sent again through another one: requests may be executed twice, and have one reply. Not sent again are
+    all and uses the first that answers. When that is lost, drains or gives no reply in time, what has none is
+    sent again through another one: requests may be executed twice, and have one reply. Not sent again are
     changes, feedback, and requests that go on with a sequence (`UnknownSequence`: begin it again).
 
     After a fork the child has a connection of its own with its first call. It can't be pickled: hand its

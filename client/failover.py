@@ -9,16 +9,23 @@ so be executed twice; its caller gets one reply, since a broken connection bring
 * requests that go on with a sequence, whose state was in the lost gateway: `UnknownSequence`;
 * feedback, which may have been learnt from. It goes to the gateway that gave the answer, and to no other.
 
-A gateway that drains is left for another one at once; a silent one after 1.5 s.
+A gateway that drains is left for another one at once; one that says nothing at all after 1.5 s. Where that
+is too late for a request, `silence` finds out sooner: then requests of its gateway are sent elsewhere while
+the connection stands. They are cancelled there, and a reply that comes all the same is nobody's.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from time import monotonic_ns
 from typing import Any, Final
+
+import msgspec
 
 from mainspring.client.channel import Channel
 from mainspring.client.connection import refused
@@ -32,6 +39,7 @@ from mainspring.client.errors import (
 from mainspring.client.memory import ClientMemory
 from mainspring.client.requests import Call, InferCall, Outbox
 from mainspring.client.result import InferResult
+from mainspring.client.silence import Silence
 from mainspring.messages import clients
 from mainspring.messages.codes import Reason
 from mainspring.messages.learning import Observe
@@ -122,7 +130,7 @@ class Gateways:
     def other_than(self, member: Member) -> Member | None:
         """Return another gateway that is there, None if there is none."""
         chosen = self._present()
-        return chosen if chosen is not member and chosen.welcome is not None else self._first_but(member)
+        return chosen if chosen is not member and chosen.answers else self._first_but(member)
 
     def arrived(self, member: Member) -> None:
         """A gateway is there now: the others give it what waits for them in vain."""
@@ -172,13 +180,13 @@ class Gateways:
     def _present(self) -> Member:
         """Return the gateway that calls go to: the one before while it is there, else the first that is."""
         member = self._members[self._at]
-        if member.welcome is None and (other := self._first_but(member)) is not None:
+        if not member.answers and (other := self._first_but(member)) is not None:
             self._at = self._members.index(other)
             return other
         return member
 
     def _first_but(self, member: Member) -> Member | None:
-        there = (each for each in self._members if each is not member and each.welcome is not None)
+        there = (each for each in self._members if each is not member and each.answers)
         return next(there, None)
 
     def _member_for(self, message: Any) -> Member:
@@ -200,12 +208,22 @@ class Member(Channel):
     def __init__(self, gateways: Gateways, *told: Any) -> None:
         self._gateways = gateways
         self._there = False
+        self._silence = Silence(monotonic_ns())
+        self._trial: InferCall | None = None
+        """The copy at another gateway of the request that is tried there."""
+        self._tried: deque[InferCall] = deque()
+        """Such copies that have ended."""
         super().__init__(*told)
 
     @property
     def refusal(self) -> clients.ClientRefused | None:
         """The reason why the gateway refuses this client, None if it does not."""
         return self._connection.refusal
+
+    @property
+    def answers(self) -> bool:
+        """Return whether it is there, and gives replies as far as is known."""
+        return self.welcome is not None and not self._silence.doubted(monotonic_ns())
 
     def trouble(self) -> MainspringError:
         """Return why it takes no calls."""
@@ -241,6 +259,69 @@ class Member(Channel):
         self._there = there
         if not there and self._calls and self._gateways.other_than(self) is not None:
             self._give_away()
+        while self._tried:
+            self._judge(self._tried.popleft())
+        self._listen()
+
+    # --- what has no reply while the connection stands ---
+
+    def _requests_due_ns(self, now_ns: int) -> int | None:
+        found = (super()._requests_due_ns(now_ns), self._silence.next_look_ns())
+        return min((each for each in found if each is not None), default=None)
+
+    def _replied(self, call: InferCall, *reply: Any) -> None:
+        super()._replied(call, *reply)
+        self._silence.heard(monotonic_ns())
+        self._drop_trial()
+
+    def _listen(self) -> None:
+        """Try a request at another gateway that has had no reply here for too long."""
+        sent = (call for call in self._outbox.in_flight() if _may_move(call))
+        call = self._silence.look(monotonic_ns(), sent)
+        if call is None:
+            return
+        other = self._gateways.other_than(self)
+        if other is None:
+            self._silence.undecided(monotonic_ns())
+            return
+        message = msgspec.structs.replace(call.message, key=self._gateways.next_key())
+        trial = InferCall(other, message, call.frames, call.called_ns, call.patience_s)
+        self._trial = trial
+        trial.add_done_callback(partial(_ended, self))
+        with suppress(GatewayUnreachable):
+            other.take_over(trial)
+
+    def tried(self, trial: InferCall) -> None:
+        """Take in that a request has ended at another gateway; from any thread."""
+        self._tried.append(trial)
+        self.look()
+
+    def _judge(self, trial: InferCall) -> None:
+        """Leave this gateway if another one has answered what it has not."""
+        call = self._silence.tried
+        if trial is not self._trial or call is None:
+            return
+        self._trial = None
+        if trial.cancelled() or trial.exception(0) is not None or call.ended or not call.sent:
+            self._silence.undecided(monotonic_ns())
+            return
+        self._silence.confirmed(monotonic_ns())
+        self._send_cancel(call)
+        self.end(call, trial.result(0))
+        for each in [each for each in self._outbox.in_flight() if _may_move(each)]:
+            if self._may_go_on(each):
+                each.sendings += 1
+                self._send_cancel(each)
+                self._again(each, renamed=True)
+        if self._gateways.other_than(self) is not None:
+            self._give_away()
+
+    def _drop_trial(self) -> None:
+        trial, self._trial = self._trial, None
+        if trial is not None:
+            trial.cancel()
+
+    # --- what goes to another gateway ---
 
     def _give_away(self) -> None:
         """Give what waits here, and need not, to a gateway that is there."""
@@ -258,6 +339,8 @@ class Member(Channel):
                 self.end(call, self._gateways.unreachable(0.0))
 
     def _link_lost(self) -> None:
+        self._silence = Silence(monotonic_ns())
+        self._drop_trial()
         self._outbox.link_lost()
         self._outbox.take_all()
         self._unsent.clear()
@@ -284,12 +367,17 @@ class Member(Channel):
                 return GatewayUnreachable(f"{broke}: it may have learnt of this feedback")
         return GatewayUnreachable(f"{broke}: the change may have been made; look before you try it again")
 
-    def _again(self, call: Call) -> None:
-        """Have a call wait at a gateway that is there, or here if none is."""
+    def _again(self, call: Call, *, renamed: bool = False) -> None:
+        """Have a call wait at a gateway that is there, or here if none is.
+
+        ``renamed``: with another key, as it may come back to a connection over which it was cancelled.
+        """
         call.sent, call.since_ns = False, monotonic_ns()
         del self._calls[call.message.key]
         if isinstance(call, InferCall):
             self._outbox.ended(call.message.key)
+        if renamed:
+            call.message = msgspec.structs.replace(call.message, key=self._gateways.next_key())
         other = self._gateways.place_of(call.message) or self._gateways.other_than(self) or self
         if other is self:
             self._enter(call)
@@ -322,3 +410,12 @@ class Member(Channel):
         return (
             goes_elsewhere and call.sendings < MOST_SENDINGS and self._gateways.other_than(self) is not None
         )
+
+
+def _may_move(call: InferCall) -> bool:
+    """Return whether another gateway may have a request that this one may yet answer."""
+    return not call.message.sequence_id and not call.cancelled()
+
+
+def _ended(member: Member, trial: Any) -> None:
+    member.tried(trial)

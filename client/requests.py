@@ -184,6 +184,10 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def in_flight(self) -> Iterable[InferCall]:
+        """Return the requests that were sent and have no answer."""
+        return self._in_flight.values()
+
     def add(self, call: InferCall) -> None:
         """Have a request wait for its turn."""
         due_ns = _NEVER_NS if call.deadline_ns is None else call.deadline_ns

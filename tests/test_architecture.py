@@ -97,8 +97,8 @@ FILE_LINES = 500
 FUNCTION_LINES = 50
 
 HOUSE = {
-    "lines of the product": 151_200,
-    "files of the product": 763,
+    "lines of the product": 151_400,
+    "files of the product": 764,
     "lines of the lab": 30_200,
     "files on the way of a request over ZeroMQ": 78,
     "files on the way of a request over HTTP": 81,
