@@ -41,10 +41,12 @@ ChosenKind = Annotated[
 ]
 Rate = Annotated[
     float | None,
-    typer.Option(min=1e-6, help="Requests/s on average. Default: the trace's own; 100 for generators."),
+    typer.Option(
+        min=1e-6, max=1e7, help="Requests/s on average. Default: the trace's own; 100 for generators."
+    ),
 ]
 TimeScale = Annotated[
-    float, typer.Option(min=1e-9, help="Factor on the trace's time: 0.1 plays ten times as fast.")
+    float, typer.Option(min=1e-9, max=1e6, help="Factor on the trace's time: 0.1 plays ten times as fast.")
 ]
 Retry = Annotated[
     str,
@@ -73,7 +75,9 @@ def replay(
     time_scale: TimeScale = 1.0,
     rows: Rows = 1,
     shapes: Shapes = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="closed: requests in flight per model.")] = 4,
+    concurrency: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="closed: requests in flight per model.")
+    ] = 4,
     retry: Retry = "none",
     address: GatewayAddress = DEFAULT_GATEWAY,
     token: Token = None,

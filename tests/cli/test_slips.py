@@ -100,6 +100,13 @@ def test_durations_of_a_plan_are_never_powers_of_ten() -> None:
     assert [told_ms(each) for each in (0.12345, 11_640.4, 1e7)] == ["0.1235 ms", "11,640 ms", "10,000,000 ms"]
 
 
+@pytest.mark.parametrize(
+    ("option", "value"), [("--rate", "1e308"), ("--time-scale", "1e300"), ("--concurrency", "9" * 30)]
+)
+def test_what_no_machine_could_send_is_refused_before_a_gateway_is_asked(option: str, value: str) -> None:
+    assert "is not in the range" in said_of("replay", option, value)
+
+
 def said_of(*words: str) -> str:
     """Run a verb that fails by its usage; return what it says, on one line."""
     told = CliRunner().invoke(build_app(), words)
