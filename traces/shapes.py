@@ -25,6 +25,11 @@ from mainspring.traces.source import Playable, Source
 PARTS = 400
 """Number of parts that a distribution is cut into, for the mean of a batch's duration."""
 
+MOST_SIZE = 1 << 31
+"""Largest size that may be asked for; no tensor has as much along one axis."""
+MOST_DEVIATION = 10.0
+"""Largest deviation of a size's logarithm."""
+
 
 def best_request_ns(infer_ns: Mapping[int, float], slo_ns: float | None, rows: int = 1) -> float:
     """Return the least time that a request of ``rows`` rows takes of a device, in nanoseconds.
@@ -94,19 +99,19 @@ def parse_shapes(texts: Iterable[str]) -> dict[str, str]:
 
 
 def _one_of(values: Sequence[float]) -> Distribution:
-    if not values or min(values) < 1 or not math.isfinite(sum(values)):
+    if not values or not all(1 <= each <= MOST_SIZE for each in values):
         raise ValueError("sizes are from 1 on")
     return lambda rng: values[int(rng.integers(len(values)))]
 
 
 def _evenly(least: int, most: int) -> Distribution:
-    if not 1 <= least <= most:
+    if not 1 <= least <= most <= MOST_SIZE:
         raise ValueError("the smallest size comes first")
     return lambda rng: int(rng.integers(least, most + 1))
 
 
 def _lognormal(median: float, deviation: float) -> Distribution:
-    if not (median >= 1 and deviation >= 0 and math.isfinite(median + deviation)):
+    if not (1 <= median <= MOST_SIZE and 0 <= deviation <= MOST_DEVIATION):
         raise ValueError("a median from 1 on, and a deviation from 0 on")
     return lambda rng: median * math.exp(deviation * float(rng.standard_normal()))
 

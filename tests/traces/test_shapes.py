@@ -83,7 +83,24 @@ def test_a_closed_loop_goes_on_with_answers(make_spec: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0", "many", "5-3", "0-3", "1-2-3", "20~", "0~1", "20~-1", "3,x", "nan"]
+    "text",
+    [
+        "",
+        "0",
+        "many",
+        "5-3",
+        "0-3",
+        "1-2-3",
+        "20~",
+        "0~1",
+        "20~-1",
+        "3,x",
+        "nan",
+        "26~1e308",
+        "1e308~1",
+        f"1-{10**30}",
+        "1e300",
+    ],
 )
 def test_what_is_no_distribution_is_refused(text: str) -> None:
     with pytest.raises(WorkloadError, match=r"are none of: 128; 12,30,64; 1-128"):
