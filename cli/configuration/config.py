@@ -35,6 +35,13 @@ MODELS = "models"
 TENANTS = "tenants"
 """Table of the tenants' weights, by name: what it says stands in the scheduler's configuration."""
 
+MOST = {
+    **{"workers": 10_000, "max_workers": 10_000, "gateways": 1_000, "copies": 1_000_000},
+    **dict.fromkeys(("ready_timeout_s", "stop_timeout_s"), 10_000_000),
+    **dict.fromkeys(("restart_delay_ms", "restart_delay_max_ms"), 100_000_000),
+}
+"""The most of each in a local cluster: more is a slip, and would take memory or time without end."""
+
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one model."""
@@ -62,8 +69,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Check the values."""
         if self.workers is None and (self.max_batch is not None or self.device_kind is not None):
             raise ValueError("max_batch and device_kind are of workers of its own: say how many with workers")
-        if self.workers is not None and self.workers < 1:
-            raise ValueError(f"workers is {self.workers}; it must be at least 1")
+        if self.workers is not None and not 1 <= self.workers <= MOST["workers"]:
+            raise ValueError(
+                f"workers is {self.workers}; it must be at least 1 and at most {MOST['workers']:,}"
+            )
         if self.max_batch is not None and self.max_batch < 1:
             raise ValueError(f"max_batch is {self.max_batch}; it must be at least 1")
         if self.max_queue_size is not None and self.max_queue_size < 1:
@@ -159,17 +168,10 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Check the values."""
         if not 1 <= self.controllers <= MOST_CONTROLLERS:
             raise ValueError(f"controllers is {self.controllers}; it must be 1 to {MOST_CONTROLLERS}")
-        for field in (
-            "workers",
-            "max_workers",
-            "gateways",
-            "copies",
-            "ready_timeout_s",
-            "stop_timeout_s",
-            "restart_delay_ms",
-        ):
-            if not getattr(self, field) > 0:
-                raise ValueError(f"{field} is {getattr(self, field)}; it must be greater than 0")
+        for field, most in MOST.items():
+            value = getattr(self, field)
+            if not 0 < value <= most:
+                raise ValueError(f"{field} is {value}; it must be greater than 0 and at most {most:,}")
         if self.restart_delay_max_ms < self.restart_delay_ms:
             raise ValueError("restart_delay_max_ms must be at least restart_delay_ms")
         for entry in self.op_libraries:

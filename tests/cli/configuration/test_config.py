@@ -148,6 +148,16 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
         ("[cluster]\nworkers = '2'", "workers expects a whole number, not '2'"),
         ("[cluster]\nevent_log = 1", "event_log expects true or false, not 1"),
         ("[cluster]\nstore = 3", "store expects a text in quotes, not 3"),
+        ("[cluster]\nworkers = 1000000000000", "it must be greater than 0 and at most 10,000"),
+        (
+            "[cluster]\ncopies = 1000000000000",
+            "copies is 1000000000000; it must be greater than 0 and at most",
+        ),
+        (
+            "[cluster]\nready_timeout_s = 1e300",
+            "ready_timeout_s is 1e.300; it must be greater than 0 and at most",
+        ),
+        ("[models.m]\nworkers = 1000000000000", "it must be at least 1 and at most 10,000"),
         ("[cluster]\nworkers = 0", "workers is 0; it must be greater than 0"),
         ("[cluster]\nengine = 'onnx'", r"engine 'onnx' is not one of .*did you mean 'onnxruntime'\?"),
         ("[cluster]\nlog_level = 'loud'", "it must be DEBUG, INFO, WARNING or ERROR"),
