@@ -1,1 +1,1 @@
-"""The policies of model selection, a file for each."""
+"""The policies of model selection."""

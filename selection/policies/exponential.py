@@ -1,4 +1,4 @@
-"""The base of Exp3 and Exp4: exponential weights, kept as logarithms, and a floor under them. Pure.
+"""Exp3 and Exp4: exponential weights, kept as logarithms, and a floor under them. Pure.
 
 The weights of the paper, products of many exponentials, would vanish after some thousand observations; their
 logarithms don't. With a floor, no member's share of the weights is ever below it: a member that failed for
@@ -12,8 +12,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
+import numpy as np
 
-from mainspring.selection.policy import Policy, State
+from mainspring.selection.policy import Inputs, Policy, Selected, State, drawn
 
 
 class ExponentialOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,3 +64,58 @@ class Exponential(Policy):
             least = max(lowered.values()) + math.log(self.options.floor)
             return {member: (max(log, least),) for member, log in lowered.items()}
         return {member: (log,) for member, log in lowered.items()}
+
+
+class Exp3(Exponential):
+    """One member for each request, the best with growing probability (Clipper, section 5.1).
+
+    Model i is selected with probability p_i = s_i / sum of all s. A loss L of the selected one changes its
+    weight, s_i <- s_i exp(-eta L / p_i), with p_i as it was when the model was selected.
+    """
+
+    name = "exp3"
+
+    def select(
+        self, state: State, inputs: Inputs, generator: np.random.Generator, context: str | None = None
+    ) -> dict[str, float]:
+        """Return one member, drawn by the weights, with its probability."""
+        shares = self.shares(state)
+        member = drawn(shares, generator.random())
+        return {member: shares[member]}
+
+    def learn(
+        self, state: State, losses: Mapping[str, Sequence[float]], selected: Mapping[str, Selected]
+    ) -> State:
+        """Return the state with the selected member's weight lowered by each row's loss."""
+        eta = self.options.eta
+        return self.lowered(
+            state, {member: eta * sum(rows) / selected[member].probability for member, rows in losses.items()}
+        )
+
+
+class Exp4(Exponential):
+    """All members, each prediction counting by its member's weight (Clipper, section 5.2).
+
+    Each member's weight changes with its own loss, s_i <- s_i exp(-eta L_i): unlike `Exp3`'s answers, those
+    of the combination may be better than any member's.
+    """
+
+    name = "exp4"
+
+    def select(
+        self, state: State, inputs: Inputs, generator: np.random.Generator, context: str | None = None
+    ) -> dict[str, float]:
+        """Return all members, the one with the highest weight first."""
+        by_weight = sorted(self.members, key=lambda member: -state[member][0])
+        return dict.fromkeys(by_weight, 1.0)
+
+    def weights(self, state: State, selected: Mapping[str, Selected]) -> Mapping[str, float]:
+        """Return the members' weights."""
+        return self.shares(state)
+
+    def learn(
+        self, state: State, losses: Mapping[str, Sequence[float]], selected: Mapping[str, Selected]
+    ) -> State:
+        """Return the state with each member's weight lowered by its own losses."""
+        eta = self.options.eta
+        return self.lowered(state, {member: eta * sum(rows) for member, rows in losses.items()})

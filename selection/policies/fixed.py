@@ -1,4 +1,4 @@
-"""Policies that learn nothing: one member, fixed shares of requests, and a vote. Pure."""
+"""Policies that learn nothing: one member, fixed shares of requests, a vote, and `linear`'s members. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
+from mainspring.messages.applications import LINEAR
+from mainspring.selection.linear.model import LinearOptions
 from mainspring.selection.outputs import Output
-from mainspring.selection.policies.drawing import drawn
-from mainspring.selection.policy import Inputs, Policy, Selected, State
+from mainspring.selection.policy import Inputs, Policy, Selected, State, drawn
 
 _SPAN = 1 << 64
 
@@ -108,3 +109,13 @@ class Majority(Fixed):
     ) -> dict[str, float]:
         """Return all members in their owner's order."""
         return dict.fromkeys(self.members, 1.0)
+
+
+class Linear(Majority):
+    """The policy in front of `selection.linear`: weights of each user over features of items (Velox).
+
+    The member that computes features is asked, if there is one; `LinearApplication` does the rest.
+    """
+
+    name = LINEAR
+    Options = LinearOptions

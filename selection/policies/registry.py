@@ -1,4 +1,4 @@
-"""The policies of model selection by name. A new one is its file and its line here, or a class anywhere else.
+"""The policies of model selection by name. A new one is a class and its line here, or a class anywhere.
 
 ``package.module:Class`` names a policy that is not part of Mainspring.
 """
@@ -12,13 +12,9 @@ import msgspec
 
 from mainspring.messages.choices import did_you_mean
 from mainspring.selection.outputs import Output, imported
-from mainspring.selection.policies.epsilon_greedy import EpsilonGreedy
-from mainspring.selection.policies.exp3 import Exp3
-from mainspring.selection.policies.exp4 import Exp4
-from mainspring.selection.policies.fixed import Ab, Majority, Static
-from mainspring.selection.policies.linear import Linear
-from mainspring.selection.policies.thompson import Thompson
-from mainspring.selection.policies.ucb1 import Ucb1
+from mainspring.selection.policies.counting import EpsilonGreedy, Thompson, Ucb1
+from mainspring.selection.policies.exponential import Exp3, Exp4
+from mainspring.selection.policies.fixed import Ab, Linear, Majority, Static
 from mainspring.selection.policy import Policy
 
 _POLICIES: dict[str, type[Policy]] = {
