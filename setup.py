@@ -71,7 +71,7 @@ MODULES = {
         *("gateway/http/infer.py", "gateway/http/routes.py", "gateway/oip/request.py"),
         *("gateway/oip/response.py", "gateway/oip/parameters.py", "gateway/zeromq_listener.py"),
         *("messages/codec.py", "messages/delays.py", "messages/ids.py", "telemetry/actions.py"),
-        *("telemetry/bounded.py", "transport/allegiance.py", "transport/channel.py"),
+        *("telemetry/bounded.py", "transport/channel.py"),
         *("transport/controllers.py", "transport/hub.py"),
         *("transport/link.py", "transport/listener.py", "transport/slab.py", "transport/tokens.py"),
         *("worker/batches.py", "worker/executors.py", "worker/inputs.py", "worker/network.py"),

@@ -5,7 +5,7 @@ one machine. `Leadership` is what one controller makes of it. Pure.
 
 The lease agrees who is to lead, and no more. A holder may be stopped or cut off at any instant and go on when
 another one leads: that it does no harm then rests on the epoch, which its peers compare
-(`transport.allegiance`). One whose lease has ended goes on for whoever has seen no higher epoch, but grants
+(`transport.controllers`). One whose lease has ended goes on for whoever has seen no higher epoch, but grants
 no changes.
 """
 

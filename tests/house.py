@@ -62,8 +62,7 @@ FEATURES: dict[str, str] = {
     "Gateway, the rest: ZeroMQ, request table, memory": "gateway/**",
     "Controllers that stand by: memory, lease, epochs": (
         "controller/candidate.py controller/lease*.py controller/memory.py controller/followers.py "
-        "controller/standby.py messages/following.py messages/leading.py transport/allegiance.py "
-        "transport/controllers.py"
+        "controller/standby.py messages/following.py messages/leading.py transport/controllers.py"
     ),
     "Several gateways for one client": "client/failover.py cli/launcher/gateways.py",
     "Whole clusters by seed": "simulator/town/**",

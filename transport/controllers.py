@@ -13,7 +13,6 @@ from typing import Any
 
 from mainspring.messages.codec import Codec, encode
 from mainspring.messages.peers import Deposed, Goodbye, Leads, Ping, Pong, Refused, Welcome
-from mainspring.transport.allegiance import Allegiance
 from mainspring.transport.bounds import Delivery
 from mainspring.transport.channel import Message
 from mainspring.transport.hub import Hub, Port
@@ -210,3 +209,29 @@ def _said(parts: Message) -> Welcome | Leads | Ping | Refused | Goodbye | None:
         return _ASIDE.decode(parts[0])
     except ValueError:
         return None
+
+
+class Allegiance:
+    """The one of several controllers that a process obeys: that of the highest epoch that welcomed it.
+
+    A lease only agrees who is to lead (`controller.lease`). That a controller which has lost it without
+    knowing, because it was stopped or cut off, does no harm any more rests on this rule alone.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        """The highest epoch so far; 0 before any."""
+        self.leader: int | None = None
+        """Index of the controller of that epoch; None before any."""
+
+    def follows(self, controller: int, epoch: int) -> bool:
+        """Take in that a controller leads in an epoch; return whether it is the one to obey from now on."""
+        if epoch < self.epoch or (epoch == self.epoch and self.leader not in (None, controller)):
+            return False
+        self.epoch, self.leader = epoch, controller
+        return True
+
+    def validate(self) -> None:
+        """Check what is always so; raise AssertionError."""
+        assert self.epoch >= 0, f"epoch {self.epoch}"
+        assert self.leader is not None or self.epoch == 0, f"epoch {self.epoch} is of no controller"

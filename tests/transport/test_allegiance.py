@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.transport.allegiance import Allegiance
+from mainspring.transport.controllers import Allegiance
 
 SAYINGS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6)), max_size=40)
 """Which controller says that it leads in which epoch, in order."""
