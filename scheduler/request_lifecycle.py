@@ -21,10 +21,13 @@ from mainspring.scheduler.overdue_actions import overdue_detail
 from mainspring.scheduler.overload import Overload, sentence
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.preparing import Preparing
-from mainspring.scheduler.priority import preferred_due_ns, preferred_turn_ns
 from mainspring.scheduler.state import SchedulerState, is_replicated_widely
 
 _QUEUED: Final = Place.QUEUED
+LOWEST: Final = 1_000
+"""Lower priorities, which are larger numbers, count as this one."""
+_STEP_NS: Final = 1 << 46
+"""Longer than any best-effort request waits."""
 
 
 class RequestLifecycle:
@@ -413,3 +416,18 @@ class RequestLifecycle:
                 self._state.emit(now_ns, Doubted(model.base.name))
                 return True
         return False
+
+
+def preferred_due_ns(due_ns: int, priority: int, slice_ns: int) -> int:
+    """Return what a request with a priority counts as due at, at most a slice before ``due_ns``.
+
+    1 is the highest priority, as in Triton, and 0 means none: behind all others. A request with one counts as
+    due at the beginning of the slice of time that its deadline falls into, so that in every policy's queue it
+    comes before others of its slice. Requests without a priority keep their order, and cost nothing.
+    """
+    return min(due_ns, due_ns - due_ns % slice_ns + min(priority, LOWEST) - 1)
+
+
+def preferred_turn_ns(arrived_ns: int, priority: int) -> int:
+    """Return when a best-effort request counts as arrived; the earliest is served first."""
+    return arrived_ns if priority <= 0 else arrived_ns - (LOWEST + 1 - min(priority, LOWEST)) * _STEP_NS

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from mainspring.extras import command
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.graphs.checking import GraphError
-from mainspring.gateway.graphs.tables import check_linear, load_table
 from mainspring.messages.applications import (
     LINEAR,
     ApplicationReport,
@@ -28,6 +29,7 @@ from mainspring.messages.tables import ConfigError
 from mainspring.selection.application import Application, Bounds
 from mainspring.selection.ledger import Feedback
 from mainspring.selection.linear.application import LinearApplication, Place, Ranked
+from mainspring.selection.linear.weights import Matrix
 from mainspring.selection.report import report
 
 COUNTED = {
@@ -220,3 +222,26 @@ def application_of(name: str, table: dict[str, Any], *, trusted: bool) -> GraphS
             "`mainspring applications add` over ZeroMQ, or `mainspring up --applications FOLDER`",
         )
     return GraphSpec(name=spec.name, slo_ms=spec.slo_ms, application=spec)
+
+
+def load_table(path: str) -> Matrix:
+    """Return features of items, mapped from a file (.npy) of the gateway's host; raise `GraphError`."""
+    try:
+        found: Any = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise GraphError(
+            f"the table {path!r} can't be read as a .npy file of the gateway's host: {error}"
+        ) from None
+    if not isinstance(found, np.ndarray):
+        raise GraphError(f"the table {path!r} is not a .npy file with one array")
+    return np.asarray(found)
+
+
+def check_linear() -> None:
+    """Raise `GraphError` if SciPy is missing; have its and NumPy's BLAS use one thread."""
+    if find_spec("scipy") is None:
+        raise GraphError(f"policy 'linear' needs SciPy on the gateway's host: {command('linear')}")
+    if find_spec("threadpoolctl") is not None:
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(1, "blas")

@@ -11,7 +11,7 @@ from mainspring.messages.actions import Command, Infer
 from mainspring.messages.codec import encode
 from mainspring.messages.events import RequestArrived
 from mainspring.messages.peers import Arrival
-from mainspring.scheduler.priority import LOWEST, preferred_due_ns, preferred_turn_ns
+from mainspring.scheduler.request_lifecycle import LOWEST, preferred_due_ns, preferred_turn_ns
 from tests.scheduler.hand import MS, Hand, reasons, spec
 
 POLICIES = ("mainspring", "clockwork", "edf")
