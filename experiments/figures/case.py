@@ -76,12 +76,6 @@ def percentile(values: Floats, percent: float) -> float | None:
     return float(np.percentile(values, percent, method="inverted_cdf")) if len(values) else None
 
 
-def share(part: Flags, whole: Flags) -> float:
-    """Return how much of ``whole`` is in ``part`` too; 1 of nothing."""
-    number = int(whole.sum())
-    return int((part & whole).sum()) / number if number else 1.0
-
-
 @dataclass(frozen=True)
 class Case:
     """A cluster, a policy and a workload."""

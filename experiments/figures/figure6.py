@@ -104,7 +104,6 @@ RAMP_S = FIGURE6_MODELS * FIGURE6_STEP_S
 SHORT_RAMP_S = 120.0
 BINS_A_RAMP = 60
 """Points of the plot from the first model of the major workload to the last: one for each minute."""
-LEAD_BINS = 6
 
 
 class Row(msgspec.Struct, frozen=True):

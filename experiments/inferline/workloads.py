@@ -12,7 +12,6 @@ import numpy as np
 
 from mainspring.planner.problem import Whole
 
-SECOND_NS = 1_000_000_000
 SHARED = Path("../shared/traces")
 DAY = "azure2019_d01_random400_invocations.csv.gz"
 PEAK = 300.0

@@ -89,11 +89,6 @@ class Subject(msgspec.Struct, frozen=True):
     spec: ModelSpec
     questions: list[Question]
 
-    @property
-    def predictable(self) -> bool:
-        """True if its durations follow from shapes."""
-        return self.kind != ERRATIC
-
 
 def sources(folder: Path, say: Callable[[str], None], *, small: bool = False) -> list[Source]:
     """Write and return the models; ``small`` takes made ones only, which compile in seconds."""

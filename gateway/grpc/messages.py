@@ -69,5 +69,4 @@ def decode(kind: Any, data: bytes) -> Message:
 ModelInferRequest = message("inference.ModelInferRequest")
 ModelInferResponse = message("inference.ModelInferResponse")
 ModelStreamInferResponse = message("inference.ModelStreamInferResponse")
-HealthCheckRequest = message("grpc.health.v1.HealthCheckRequest")
 HealthCheckResponse = message("grpc.health.v1.HealthCheckResponse")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic_ns
@@ -51,8 +50,6 @@ from mainspring.messages.clients import InferRequest, Timing
 from mainspring.messages.codes import Reason
 from mainspring.messages.delays import HTTP
 from mainspring.transport.tokens import NOTHING, Gate, from_header
-
-log = logging.getLogger("mainspring.gateway")
 
 _THREADS = 2
 _MOST_IN_THREADS = 64

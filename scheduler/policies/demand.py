@@ -58,10 +58,6 @@ class DemandLoads(PolicyLoads):
         """Return a model's demand as it was last computed; zeros if it has none."""
         return model_note(model).demand or Demand()
 
-    def device_load_ns(self, worker: Worker) -> int:
-        """Return ``l_g``: the work that is allocated to a worker."""
-        return worker_note(worker).allocated_ns + self._wide_share_ns()
-
     def update(self, now_ns: int, model: Model) -> None:
         """Enter what happened to a model's queue; have LOADs considered if that asks for one."""
         if self.refresh(now_ns, model):

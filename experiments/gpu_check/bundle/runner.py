@@ -25,7 +25,6 @@ NOTHING_CHECKED = 2
 """Exit code, as the check's own without a GPU."""
 OLDEST = (3, 11)
 _RESULTS = "gpu-check"
-_READ_BYTES = 1 << 20
 _SPARE_BYTES = 256 << 20
 
 

@@ -12,7 +12,6 @@ session's, so a session costs its handles (`SESSION_BYTES`).
 from __future__ import annotations
 
 import functools
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,8 +30,6 @@ from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.cuda.driver import Driver
 from mainspring.worker.engines.cuda.memory import MIB, SESSION_BYTES
 from mainspring.worker.engines.cuda.programs import Times
-
-LOG = logging.getLogger(__name__)
 
 PROVIDER = "CUDAExecutionProvider"
 DEVICE = "cuda"
