@@ -6,13 +6,14 @@ The output of a member is an array, rows first: a score of each class, a label, 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+
+from mainspring.messages.choices import imported
 
 Array = npt.NDArray[Any]
 Kind = Literal["scores", "label", "value"]
@@ -170,15 +171,6 @@ def _voted(labels: Array, shares: list[float]) -> Array:
 def _score(truth: Array, output: Array) -> Array:
     scores = output.reshape(len(output), -1)
     return 1 - np.clip(scores[np.arange(len(scores)), np.asarray(truth, np.int64)], 0, 1)
-
-
-def imported(what: str, name: str) -> Any:
-    """Return what ``package.module:NAME`` names; raise ValueError, which says ``what`` that is."""
-    module, _, wanted = name.partition(":")
-    try:
-        return getattr(importlib.import_module(module), wanted)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"{what} {name!r} can't be imported: {error}") from None
 
 
 def _imported(name: str) -> Loss:

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import importlib
-
-from mainspring.messages.choices import did_you_mean
+from mainspring.messages.choices import policy_named
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.policies.baselines.clipper import Clipper
 from mainspring.scheduler.policies.baselines.clockwork_release import ClockworkRelease
@@ -44,20 +42,7 @@ def policy_names() -> list[str]:
 
 def policy_class(name: str) -> type[Policy]:
     """Return the policy of a name, or of ``package.module:Class``; raise ValueError if there is none."""
-    if name in _POLICIES:
-        return _POLICIES[name]
-    module_name, colon, class_name = name.partition(":")
-    if not colon:
-        raise ValueError(
-            f"there is no policy {name!r}; choose one of {', '.join(policy_names())}, "
-            f"or name a class of your own as package.module:Class{did_you_mean(name, policy_names())}"
-        )
-    try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"policy {name!r} can't be imported: {error}") from None
-    if not (isinstance(found, type) and issubclass(found, Policy)):
-        raise ValueError(f"policy {name!r} is not a subclass of mainspring.scheduler.policies.base.Policy")
+    found = policy_named(name, _POLICIES, Policy)
     lacking = [method for method in _REQUIRED if getattr(found, method) is getattr(Policy, method)]
     if lacking:
         raise ValueError(f"policy {name!r} lacks {', '.join(lacking)}")

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mainspring.messages.choices import imported
 from mainspring.selection.linear.history import Observations
 from mainspring.selection.linear.model import LinearModel, Version, table_fault
 from mainspring.selection.linear.weights import Matrix, Vector
-from mainspring.selection.outputs import imported
 
 Retrain = Callable[[Matrix, Observations, float], Matrix]
 """Function of the table ``(items, d)``, what was observed, and the ridge, to another table of that shape."""

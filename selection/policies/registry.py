@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from mainspring.messages.choices import did_you_mean
-from mainspring.selection.outputs import Output, imported
+from mainspring.messages.choices import did_you_mean, policy_named
+from mainspring.selection.outputs import Output
 from mainspring.selection.policies.counting import EpsilonGreedy, Thompson, Ucb1
 from mainspring.selection.policies.exponential import Exp3, Exp4
 from mainspring.selection.policies.fixed import Ab, Linear, Majority, Static
@@ -29,16 +29,7 @@ def selection_policy_names() -> list[str]:
 
 def selection_policy_class(name: str) -> type[Policy]:
     """Return the policy of a name, or of ``package.module:Class``; raise ValueError if there is none."""
-    if name in _POLICIES:
-        return _POLICIES[name]
-    if ":" not in name:
-        raise ValueError(
-            f"there is no policy {name!r}; choose one of {', '.join(selection_policy_names())}, or name a "
-            f"class of your own as package.module:Class{did_you_mean(name, selection_policy_names())}"
-        )
-    found = imported("policy", name)
-    if not (isinstance(found, type) and issubclass(found, Policy)):
-        raise ValueError(f"policy {name!r} is not a subclass of mainspring.selection.policy.Policy")
+    found = policy_named(name, _POLICIES, Policy)
     if found.__abstractmethods__:
         raise ValueError(f"policy {name!r} lacks {', '.join(sorted(found.__abstractmethods__))}")
     return found
