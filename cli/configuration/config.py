@@ -36,7 +36,7 @@ TENANTS = "tenants"
 """Table of the tenants' weights, by name: what it says stands in the scheduler's configuration."""
 
 MOST = {
-    **{"workers": 10_000, "max_workers": 10_000, "gateways": 1_000, "copies": 1_000_000},
+    **{"workers": 10_000, "max_workers": 10_000, "gateways": 64, "copies": 1_000_000},
     **dict.fromkeys(("ready_timeout_s", "stop_timeout_s"), 10_000_000),
     **dict.fromkeys(("restart_delay_ms", "restart_delay_max_ms"), 100_000_000),
 }

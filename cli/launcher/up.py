@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from mainspring.cli.configuration.config import Config, Tables, merged, read_config, read_tables
+from mainspring.cli.configuration.config import MOST, Config, Tables, merged, read_config, read_tables
 from mainspring.cli.configuration.fitting import with_limits
 from mainspring.cli.configuration.groups import of_plan, own_workers
 from mainspring.cli.doctor.machine import with_gpus
@@ -240,7 +240,9 @@ def _with_ports(tables: Tables) -> Tables:
         if key.endswith("address") and isinstance(address, str) and address.endswith((":0", ":*"))
     ]
     gateways = tables.get("cluster", {}).get("gateways", 1)
-    ports = free_ports(len(any_port), gateways if isinstance(gateways, int) else 1)
+    # What can't be is refused as the configuration is read.
+    able = isinstance(gateways, int) and gateways <= MOST["gateways"]
+    ports = free_ports(len(any_port), gateways if able else 1)
     for (table, key, host), port in zip(any_port, ports, strict=True):
         tables = merged(tables, {table: {key: f"{host}:{port}"}})
     return tables
