@@ -30,7 +30,7 @@ SETTLE_NS: Final = 5_000 * MS
 """Time after the last fault from which all is well again."""
 WELL_NS: Final = 1_000 * MS
 """Time for which goodput is looked at then."""
-QUIET_NS: Final = 2_000 * MS
+QUIET_NS: Final = 4_000 * MS
 """Time after the last request from which nothing is outstanding."""
 RESTART_NS: Final = 500 * MS
 """Time after which a worker that ended by itself is started again."""
