@@ -14,7 +14,7 @@ import re
 import signal
 import sys
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +25,7 @@ from mainspring import extras
 from mainspring.__main__ import INTERRUPTED
 from mainspring.cli.launcher.signals import ENDED_BY, interrupts_raise
 from mainspring.cli.output import lenient, open_missing
-from mainspring.messages.choices import one_of
+from mainspring.messages.choices import nearest, one_of
 from mainspring.messages.tables import OPTIONS
 
 GROUPS = {
@@ -172,6 +172,20 @@ def _print_version(wanted: bool) -> None:
 
 _BRACKET = re.compile(r"(?<!\\)\[(?=[a-z])")
 _NO_CHOICE = re.compile(r"'([^']*)' is not one of ('.*')\.?$")
+_ALSO_CALLED = {
+    "--deadline": "--slo",
+    "--gpu": "--device",
+    "--gpus": "--device",
+    "--time": "--duration",
+    "--seconds": "--duration",
+    "--verbose": "--log-level",
+    "--debug": "--log-level",
+}
+"""Options that people write for a known one that looks otherwise."""
+_LIKENESS = 0.75
+"""Least likeness of an option that is suggested."""
+_SHORTEST, _NAMED = 4, 3
+"""Least length of an option, with its dashes, whose beginning says which is meant; verbs that are named."""
 WORDS: dict[object, str] = {Path: "PATH", str: "TEXT", int: "N", float: "X", bool: ""}
 """Placeholder of a value, by its type; a flag takes none."""
 
@@ -190,8 +204,7 @@ class ShortCommand(TyperCommand):
                 error.message = f"{found[1]!r} is not one of {one_of(found[1], known)}"
             raise
         except Exception as error:
-            if instead := _instead(ctx, getattr(error, "option_name", "")):
-                raise typer.BadParameter(instead) from None
+            _tell_of_option(ctx, self, error)
             raise
 
     def _check_paths(self, ctx: Any, args: list[str]) -> None:
@@ -216,6 +229,14 @@ class ShortCommand(TyperCommand):
 class ShortGroup(TyperGroup):
     """A verb that has verbs of its own."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options before the verb's; of one that there is not, the error says which was meant."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            _tell_of_option(ctx, self, error)
+            raise
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the verb that is meant; for one that has gone, raise an error with what is there."""
         if args and (instead := _instead(ctx, args[0])):
@@ -234,6 +255,40 @@ def _instead(ctx: Any, word: str) -> str:
     program = ctx.find_root().command_path
     typed = f"{ctx.command_path.removeprefix(program).strip()} {word}"
     return f"there is no {word} any more: {OPTIONS[typed]}" if typed in OPTIONS else ""
+
+
+def _tell_of_option(ctx: Any, command: Any, error: Exception) -> None:
+    """Have an error of an option that there is not say which is meant, or which verbs have it."""
+    wrong = getattr(error, "option_name", "")
+    if instead := _instead(ctx, wrong):
+        raise typer.BadParameter(instead) from None
+    if not hasattr(error, "possibilities"):
+        return
+    program, known = ctx.find_root().command_path, _options(command)
+    called = [wrong, _ALSO_CALLED.get(wrong, wrong)]
+    begun = [each for word in called if len(word) > _SHORTEST for each in known if each.startswith(word)]
+    near = min(begun, key=len, default="") or nearest(called[1], known, _LIKENESS)
+    others = [name for name, each in _all_verbs(ctx.find_root().command) if wrong in _options(each)]
+    hint = f"`{ctx.command_path} -h` lists those that there are"
+    if near:
+        hint = f"did you mean {near}?"
+    elif others:
+        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        hint = ", ".join(f"`{program} {each}`" for each in others[:_NAMED]) + f"{more} would take it"
+    shown: Any = error
+    shown.message, shown.possibilities = f"{ctx.command_path} has no option {wrong}; {hint}", None
+
+
+def _options(command: Any) -> list[str]:
+    return [name for each in command.params for name in (*each.opts, *each.secondary_opts) if name[:1] == "-"]
+
+
+def _all_verbs(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each verb, and what stands below it, with the words that name it."""
+    for name, command in group.commands.items():
+        yield path + name, command
+        if hasattr(command, "commands"):
+            yield from _all_verbs(command, f"{path}{name} ")
 
 
 def _shorten(command: Any, parameters: Iterable[Any]) -> None:

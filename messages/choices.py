@@ -31,11 +31,11 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
     return f"; {otherwise}" if otherwise else ""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, known: Iterable[str], likeness: float = _LIKENESS) -> str:
     """Return the known word that is most like this one, whatever the case of letters; empty if none is."""
     by_small = {each.lower(): each for each in known if each}
     small = word[:_LONGEST].lower()
-    near = get_close_matches(_ALSO_CALLED.get(small, small), by_small, n=1, cutoff=_LIKENESS)
+    near = get_close_matches(_ALSO_CALLED.get(small, small), by_small, n=1, cutoff=likeness)
     return by_small[near[0]] if near else ""
 
 

@@ -118,6 +118,34 @@ def said_of(*words: str) -> str:
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
+        ("up --duration 5", "`mainspring demo`, `mainspring trace`, `mainspring replay` would take it"),
+        (
+            "status --watch",
+            "`mainspring balance`, `mainspring top`, `mainspring plan` and 1 more would take it",
+        ),
+        ("up --worker 2", "did you mean --workers?"),
+        ("up --http 80", "did you mean --http-port?"),
+        ("up --gpu", "did you mean --device?"),
+        ("infer m --deadline 5ms", "did you mean --slo?"),
+        ("models list --stroe x", "did you mean --store?"),
+        ("demo --nope", "`mainspring demo -h` lists those that there are"),
+        ("models --all", "`mainspring models -h` lists those that there are"),
+        ("-v", "`mainspring -h` lists those that there are"),
+    ],
+)
+def test_an_option_that_there_is_not_is_told_with_the_nearest_or_with_verbs_that_have_it(
+    words: str, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    told = CliRunner().invoke(build_app(), words.split(), prog_name="mainspring")
+    assert told.exit_code == 2
+    wrong = next(each for each in words.split() if each.startswith("-"))
+    assert f" has no option {wrong}; {meant} " in " ".join(told.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
         (["replay", "--workload", "possion"], "poisson"),
         (["top", "--view", "modles"], "models"),
         (["keys", "issue", "gatway", "name"], "gateway"),
