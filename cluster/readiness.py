@@ -84,7 +84,9 @@ def _explained(cluster: Cluster, model: Model, among: Takers) -> str:
         return why(CANT_BE_LOADED, impossible(cluster, model)[1])
     able = [worker for worker in hosts(cluster, model) if not is_barred(model, worker)]
     if not able and hosts(cluster, model):
-        return why(CANT_BE_LOADED, impossible(cluster, model)[1])
+        # Workers that are others' own say nothing of whether the model could be loaded.
+        others = not any(model.may_run_on(worker) for worker in hosts(cluster, model))
+        return why(NO_WORKER if others else CANT_BE_LOADED, impossible(cluster, model)[1])
     silent = [name for name in cluster.workers if name in among.silent]
     if silent and len(silent) == len(cluster.workers):
         verb = "gives" if len(silent) == 1 else "give"

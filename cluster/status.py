@@ -123,7 +123,7 @@ def impossible(cluster: Cluster, model: Model) -> tuple[Reason, str]:
         owners = ", ".join(sorted({*cluster.owners.values()})[:8])
         return Reason.NO_WORKER, f"every worker is another model's own: {owners}"
     if model.assignment is not None and model.name not in cluster.owners.values():
-        return Reason.NO_WORKER, f"no worker is free to be {model.name!r}'s own"
+        return Reason.NO_WORKER, f"no worker is free to run model {model.name!r} alone, as it was assigned"
     failed = [p for p in model.placements.values() if p.failed]
     if failed and is_hopeless(cluster, model):
         first = min(failed, key=lambda placement: placement.worker.number)

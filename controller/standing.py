@@ -67,7 +67,7 @@ class Readiness:
             (each.number, each.prepared, each.prepares, each.draining, each.stopping, each.retiring)
             for each in cluster.workers.values()
         ]
-        seen = (workers, silent)
+        seen = (workers, silent, {**cluster.owners})
         if seen != self._seen:
             self._seen, self._again = seen, True
         if not self._left:

@@ -8,7 +8,7 @@ from mainspring.cluster.readiness import takers, why_not
 from mainspring.cluster.residency import is_barred, is_loadable
 from mainspring.messages.codes import Status
 from mainspring.messages.events import ModelAdded, OperatorAsked, WorkerJoined, WorkerLeft
-from mainspring.messages.operating import DrainWorker, ResumeWorker
+from mainspring.messages.operating import AssignModel, DrainWorker, ResumeWorker
 from mainspring.simulator.scenario import random_scenario, run_to_end
 from tests.scheduler.hand import Hand, spec
 
@@ -64,6 +64,23 @@ def test_a_worker_that_gives_no_sign_of_life_is_not_blamed_for_what_no_worker_co
     assert said(hand, "b", "w0") == "no worker: w0 gives no sign of life"
     hand.end(2, prepare, Status.ENGINE_ERROR, "weights.bin can't be read")
     assert said(hand, "b", "w0").startswith("can't be loaded: no worker could run model 'b'")
+
+
+def test_workers_that_are_another_models_own_are_none_that_could_not_load_it() -> None:
+    hand = Hand(spec("a"), spec("b"), workers=2)
+    hand.feed(1, OperatorAsked("me", AssignModel("a", 1)))
+    (own,) = hand.scheduler.cluster.owners
+    (other,) = {"w0", "w1"} - {own}
+    assert said(hand, "a", own) == f"no worker: {own} gives no sign of life"
+    assert (said(hand, "a", other), said(hand, "b", own)) == ("", "")
+    assert said(hand, "b", other) == f"no worker: {other} gives no sign of life"
+    hand.feed(2, OperatorAsked("me", AssignModel("a", 2)))
+    assert said(hand) == ""
+    assert said(hand, "b") == "no worker: every worker is another model's own: a"
+    hand.feed(3, OperatorAsked("me", AssignModel("b", 1)))
+    assert said(hand, "b") == "no worker: no worker is free to run model 'b' alone, as it was assigned"
+    hand.feed(4, OperatorAsked("me", AssignModel("a", 0)))
+    assert (said(hand), said(hand, "b")) == ("", "")
 
 
 @pytest.mark.parametrize("seed", range(6))
