@@ -38,6 +38,8 @@ def one_gateway(**options: Any) -> Iterator[Addresses]:
     """A gateway with a cluster of its own."""
     served = {"http_address": "http://127.0.0.1:0", "grpc_address": "grpc://127.0.0.1:0"}
     keys = {"max_connection_age_ms": AGE_MS, "lame_duck_ms": LAME_DUCK_MS, "local_clients": False}
+    # Requests that wait for a machine that stands still are refused as too many, which is not asked here.
+    keys["http_shed_wait_ms"] = 1_000.0 * PATIENCE_S
     with fake_cluster() as cluster, serving(cluster.address, **served, **{**keys, **options}) as addresses:
         yield addresses
 
