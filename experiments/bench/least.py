@@ -35,7 +35,7 @@ HEAD_BYTES = 64 << 10
 """Read at first, as the gateway does: the head, and what of the body came with it."""
 START_S = 10.0
 SLEPT = struct.Struct("<q")
-GATEWAY, CONTROLLER, WORKER = ("bare gateway", "bare controller", "bare worker")
+GATEWAY, CONTROLLER, WORKER = ROLES = ("bare gateway", "bare controller", "bare worker")
 
 
 class Waits:

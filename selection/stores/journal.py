@@ -2,7 +2,8 @@
 
 A state is written once its changes have been gathered for `GATHER_NS`, by compare-and-set. Who loses adds
 what was learnt here to what is there (`Policy.merged`), and writes again. A write whose reply did not come
-may have been done: its token in the record tells. So no update is lost or counted twice, whatever fails.
+may have been done: it is asked for again just as it was, and its token in the record tells. So no update is
+lost or counted twice, whatever fails and however often.
 
 While a store is away, states change in memory as ever, and what memory has to drop waits here, bounded.
 """
@@ -95,13 +96,12 @@ FRESH_NS: Final = 1_000_000_000
 """Age at which a state that is used is read again: another gateway may have learnt."""
 MOST_WAITING: Final = 10_000
 """Contexts to read, contexts that no store knows, and states that memory dropped before they were written."""
-MOST_DOUBTS: Final = 4
 
 
 class Tracked:
     """Knowledge of a state's record."""
 
-    __slots__ = ("base", "doubts", "fresh", "known", "left", "read_ns", "tokens", "version")
+    __slots__ = ("base", "doubt", "fresh", "known", "left", "read_ns", "tokens", "version")
 
     def __init__(self, base: State | None) -> None:
         self.base = base
@@ -115,8 +115,9 @@ class Tracked:
         """True if it was counted as a new context, which it may not be."""
         self.left: State | None = None
         """The state, where memory dropped it."""
-        self.doubts: list[tuple[int, State]] = []
-        """Writes that may have been done, by token, and what they wrote."""
+        self.doubt: tuple[int, State] | None = None
+        """A write that may have been done, its token and what it wrote; no other one follows before that is
+        known, since only one of several could have been, and to tell which all would have to be kept."""
 
 
 class Journal:
@@ -264,10 +265,11 @@ class Journal:
             del self._wanted[read.key]
         ready = itertools.takewhile(lambda each: all_of_it or each[1] <= now_ns, self._dirty.items())
         due = [key for key, _ in itertools.islice(ready, most)]
-        self._written = [self._state(key) for key in due]
-        writes = []
-        for key, state in zip(due, self._written, strict=True):
-            tracked, token = self._tracked[key], self._token()
+        self._written, writes = [], []
+        for key in due:
+            tracked = self._tracked[key]
+            token, state = tracked.doubt or (self._token(), self._state(key))
+            self._written.append(state)
             record = encoded(self._policy_name, state, tracked.tokens, token)
             writes.append(Write(self.application, key, tracked.version, token, record))
         self._reading = frozenset([each.key for each in reads])
@@ -289,9 +291,7 @@ class Journal:
         self._wanted = {**{each.key: None for each in job.reads}, **self._wanted}
         for write, state in zip(job.writes, self._written, strict=True):
             if doubtful and write.key not in self._stale and write.key in self._tracked:
-                doubts = self._tracked[write.key].doubts
-                doubts.append((write.token, state))
-                del doubts[:-MOST_DOUBTS]
+                self._tracked[write.key].doubt = write.token, state
 
     def done(self, now_ns: int, job: Job, outcome: Outcome) -> None:
         """Take in what came of a job."""
@@ -319,7 +319,7 @@ class Journal:
         """Write all states that memory has once more: the store has started empty, and has none."""
         self._nothing.clear()
         for key, tracked in self._tracked.items():
-            tracked.version, tracked.tokens, tracked.doubts = 0, (), []
+            tracked.version, tracked.tokens, tracked.doubt = 0, (), None
             if tracked.base is not None and key not in self._dirty:
                 self._dirty[key] = 0
 
@@ -330,7 +330,7 @@ class Journal:
             return
         tracked.base, tracked.version = state, token
         tracked.tokens = (*[each for each in tracked.tokens if each >> 32 != token >> 32], token)
-        tracked.doubts, tracked.fresh, tracked.known, tracked.read_ns = [], False, True, now_ns
+        tracked.doubt, tracked.fresh, tracked.known, tracked.read_ns = None, False, True, now_ns
         self._settle(now_ns, key, state)
 
     def _settle(self, now_ns: int, key: str, there: State) -> None:
@@ -369,19 +369,18 @@ class Journal:
             return
         if record is None:
             # Another policy's, or erased: what is here stands in its place.
-            tracked.version, tracked.tokens, tracked.doubts = stored.version, (), []
+            tracked.version, tracked.tokens, tracked.doubt = stored.version, (), None
             return
         self._merge(now_ns, key, tracked, record)
-        tracked.version, tracked.tokens, tracked.doubts = stored.version, record.tokens, []
+        tracked.version, tracked.tokens, tracked.doubt = stored.version, record.tokens, None
         tracked.fresh = False
         self._settle(now_ns, key, record.state)
 
     def _merge(self, now_ns: int, key: str, tracked: Tracked, record: Record) -> None:
         """Have memory keep what the store has and what was learnt here beside it."""
         base, ours = tracked.base, False
-        for token, state in tracked.doubts:
-            if token in record.tokens:
-                base, ours = state, True
+        if tracked.doubt is not None and tracked.doubt[0] in record.tokens:
+            base, ours = tracked.doubt[1], True
         tracked.base = record.state
         if key == TOTAL:
             self._merge_total(base or {}, record.state)

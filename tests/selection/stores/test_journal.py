@@ -162,6 +162,21 @@ def test_two_gateways_learn_what_one_would(store: SqliteStore) -> None:
     assert one.journal.counts["conflicts"] + other.journal.counts["conflicts"] > 0
 
 
+def test_a_write_is_done_once_however_often_its_reply_fails_to_come(store: SqliteStore) -> None:
+    one = Gateway(1, store)
+    for step in range(12):
+        one.lose(0, "u", "a", 1.0)
+        one.turn(step, fails="after" if step < 2 else "before")
+    one.settle(FRESH_NS)
+    other = Gateway(2, store)
+    for each in (one, other):
+        each.contexts.state(2 * FRESH_NS, "u")
+        each.contexts.state(2 * FRESH_NS, "new")
+        each.settle(2 * FRESH_NS)
+        assert each.weights(2 * FRESH_NS, "u") == each.weights(2 * FRESH_NS, "new") == [-12.0, 0.0]
+        assert each.contexts.count == 1
+
+
 def test_a_gateway_that_begins_goes_on_with_what_was_learnt(store: SqliteStore) -> None:
     one = Gateway(1, store)
     one.lose(0, None, "a", 1.0)
