@@ -19,8 +19,9 @@ TTL_NS: Final = 3_000_000_000
 """Time for which this lease is held without being renewed. Its object has whole seconds."""
 ADDRESS: Final = "mainspring/address"
 """Annotation with the address of the holder."""
-ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Folder of a pod with its token, its namespace, and the certificate of the API server."""
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Folder of a pod with its token, its namespace, and the certificate of the API server. A
+test has its own: it is not final, or compiled code would have its value inlined."""
 _TIMEOUT_S: Final = 1.0
 _MOST_BYTES: Final = 1 << 20
 _CONFLICT, _NOT_FOUND = 409, 404

@@ -173,7 +173,7 @@ def test_what_happened_stays_within_its_box(open_page: Open) -> None:
             const plot = chart(holder, { cursor, axis: 'x', label: 'x', unit: (value) => `${value}/s`,
                 layers: [{ name: 'offered', colour: 'ink', line: true, pick: (series) => series.offered }] });
             const head = { now_ns: 3e9, unix_ns: 1.7e18 };
-            const text = 'slow: INFER 1 of ' + 'a_model_with_a_long_name_'.repeat(4) + ' took 2,010.0 ms';
+            const text = 'slow: INFER 1 of ' + 'a_model_with_a_long_name_'.repeat(40) + ' took 2,010.0 ms';
             const happenings = Array(9).fill({ at_ns: 1.5e9, kind: 'slow', worker: 'worker-0', text });
             plot.set({ first_ns: 0, offered: [1, 2, 3] }, 3, head, null, happenings);
             cursor.move(1e9);
@@ -184,9 +184,10 @@ def test_what_happened_stays_within_its_box(open_page: Open) -> None:
                 const one = each.getBoundingClientRect();
                 const within = one.left >= edge.left && one.right <= edge.right;
                 return !within || each.scrollWidth > each.clientWidth; });
-            return [out.map((each) => each.innerText), box.innerText]; }"""
+            return [out.map((each) => each.innerText), box.innerText, edge.height]; }"""
     )
     assert wide[0] == []
+    assert wide[2] < 480, "four long sentences leave room on a small screen"
     assert "2/s" in wide[1]
     assert "and 5 more" in wide[1]
 
