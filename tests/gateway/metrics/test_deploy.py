@@ -232,10 +232,12 @@ def test_the_documentation_has_a_line_for_every_metric_and_for_no_other() -> Non
         client.add_graph('name = "app"\nmembers = ["a"]\noutput = "sum"\nkind = "value"\nspan = 1.0')
         told = re.findall(r"^# TYPE (\S+) ", page(addresses.metrics), re.MULTILINE)
     assert len(set(told)) == len(told), "a family stands there once"
-    # An emulated device has no monitor, its model no sequences, the cluster one controller, no graph and no
-    # provider.
+    # An emulated device has no monitor, its model no sequences, the cluster one controller, no graph, no
+    # provider and no token that names a tenant.
     shards = {"mainspring_shard_up", "mainspring_shard_map_version"}
     scaled = {f"mainspring_workers_{name}" for name in ("wanted", "running", "leaving", "fault")}
     graphs = {f"mainspring_graph_step_{name}_total" for name in ("answers", "rows", "seconds")}
-    others = {*shards, *scaled, *graphs, "mainspring_family_answers_total"}
+    had = ("requests_total", "executed_total", "dropped_total", "over_share_total", "device_seconds_total")
+    tenants = {f"mainspring_tenant_{name}" for name in (*had, "share_devices")}
+    others = {*shards, *scaled, *graphs, *tenants, "mainspring_family_answers_total"}
     assert {*told, *READINGS, "mainspring_model_sequence_events_total", *others} == documented()
