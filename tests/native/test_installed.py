@@ -67,13 +67,20 @@ def serves(folder: Path, python: Path, **environment: str) -> list[str]:
     return lines[-2:]
 
 
-@pytest.mark.timeout(1_500)
-def test_it_compiles_in_an_empty_environment_and_serves(tmp_path: Path) -> None:
-    source = clone(tmp_path / "clone")
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The Python of an environment that was empty before a clone was installed, and what was said of that."""
+    folder = tmp_path_factory.mktemp("installed")
+    source = clone(folder / "clone")
     set_modules(source, SOME)
-    venv.create(tmp_path / "venv", with_pip=True)
-    python = tmp_path / "venv/bin/python"
-    said = told(source, python, "-m", "pip", "install", "--verbose", ".[serve]")
+    venv.create(folder / "venv", with_pip=True)
+    python = folder / "venv/bin/python"
+    return python, told(source, python, "-m", "pip", "install", "--verbose", ".[serve]")
+
+
+@pytest.mark.timeout(1_500)
+def test_it_compiles_in_an_empty_environment_and_serves(installed: tuple[Path, str], tmp_path: Path) -> None:
+    python, said = installed
     assert "plain Python" not in said
     assert "stays Python" not in said
     assert serves(tmp_path, python) == ["compiled compiled compiled", ""]
@@ -110,11 +117,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids=["wheel", "sdist"],
 )
 def test_what_make_wheel_writes_installs_and_serves_without_a_compiler(
-    made: Path, tmp_path: Path, pattern: str, runs: str, says: str
+    made: Path, installed: tuple[Path, str], tmp_path: Path, pattern: str, runs: str, says: str
 ) -> None:
     (package,) = made.glob(pattern)
-    venv.create(tmp_path / "venv", with_pip=True)
-    python = tmp_path / "venv/bin/python"
+    # What it needs is there already: to install that again takes most of the time.
+    python, _ = installed
+    told(tmp_path, python, "-m", "pip", "uninstall", "--yes", "mainspring")
     nowhere = {"PATH": str(python.parent), "CC": "gcc"}
     said = told(tmp_path, python, "-m", "pip", "install", "--verbose", f"{package}[serve]", **nowhere)
     lines = [line for line in said.splitlines() if "plain Python, at" in line]
