@@ -134,6 +134,14 @@ class TenantStatus(msgspec.Struct, frozen=True):
     share: float = 0.0
     """Number of devices that it may have now; 0: as many as it likes."""
 
+    def plus(self, other: TenantStatus) -> TenantStatus:
+        """Return the sums of both, under this one's name and weight."""
+        return TenantStatus(
+            *(self.tenant, self.weight, self.requests + other.requests, self.executed + other.executed),
+            *(self.dropped + other.dropped, self.over_share + other.over_share),
+            *(self.device_ns + other.device_ns, self.share + other.share),
+        )
+
 
 class ClusterMetrics(msgspec.Struct, frozen=True):
     """All that the controller counts for Prometheus."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 
@@ -17,6 +18,8 @@ MOST = 1e11
 """The most that any number here may be: in milliseconds, three years."""
 LEAST_MS = 1e-3
 """The least of a duration that is not 0."""
+TENANTS = "tenants"
+"""Table of the tenants' weights, by name: what it says stands in the scheduler's configuration."""
 _WEIGHTS = f"a tenant's weight is a number from {LEAST_WEIGHT:g} to {MOST_WEIGHT:,g}"
 MAY_BE_ZERO = (
     "lookahead_ms",
@@ -160,8 +163,19 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"estimate_rank is {self.estimate_rank}; it must be 1 to {HIGHEST_RANK}")
 
 
-def read_tenants(table: object, source: str) -> dict[str, float]:
-    """Return the weights that a table ``[tenants]`` of ``source`` has; raise `ConfigError` if it is none."""
+def take_tenants(tables: dict[str, Any], source: str) -> None:
+    """Move the weights of a table ``[tenants]``, if ``source`` has one, to where the configuration has them.
+
+    Raises `ConfigError` if it is none.
+    """
+    if TENANTS not in tables:
+        return
+    weights = _weights(tables.pop(TENANTS), source)
+    if isinstance(scheduler := tables.setdefault("scheduler", {}), dict):
+        scheduler["tenant_weights"] = weights
+
+
+def _weights(table: object, source: str) -> dict[str, float]:
     if not isinstance(table, dict):
         raise ConfigError(f"{source}: tenants is a table: write [tenants] on a line of its own")
     for name, weight in table.items():

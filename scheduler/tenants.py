@@ -228,8 +228,6 @@ class Tenants:
 
     def status(self) -> tuple[TenantStatus, ...]:
         """Return what each tenant has had, in the order in which they came; nothing before one is named."""
-        if not self.used:
-            return ()
         return tuple(
             [
                 TenantStatus(

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 
 from mainspring.messages.tables import ConfigError, build, suggestion
-from mainspring.scheduler.config import SchedulerConfig, read_tenants
+from mainspring.scheduler.config import SchedulerConfig, take_tenants
 from mainspring.simulator.costs import ControllerCost
 from mainspring.simulator.spec import (
     LOG,
@@ -84,8 +84,7 @@ def read_table(path: Path, settings: Sequence[str] = ()) -> Table:
     move_paths(table, path.parent)
     for setting in settings:
         apply_setting(table, setting)
-    if "tenants" in table and isinstance(scheduler := table.setdefault("scheduler", {}), dict):
-        scheduler["tenant_weights"] = read_tenants(table.pop("tenants"), str(path))
+    take_tenants(table, str(path))
     return table
 
 

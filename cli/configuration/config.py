@@ -26,15 +26,12 @@ from mainspring.messages.choices import did_you_mean, one_of
 from mainspring.messages.operating import weight_fault
 from mainspring.messages.tables import FIXED, MOVED, ConfigError, build
 from mainspring.repository.config import RepositoryConfig
-from mainspring.scheduler.config import SchedulerConfig, read_tenants
+from mainspring.scheduler.config import SchedulerConfig, take_tenants
 from mainspring.transport.config import TransportConfig
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.engines.registry import ENGINES
 
 MODELS = "models"
-TENANTS = "tenants"
-"""Table of the tenants' weights, by name: what it says stands in the scheduler's configuration."""
-
 MOST = {
     **{"workers": 10_000, "max_workers": 10_000, "gateways": 64, "copies": 1_000_000},
     **dict.fromkeys(("ready_timeout_s", "stop_timeout_s"), 10_000_000),
@@ -310,10 +307,7 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
     for name, key in MOVED:
         if isinstance(table := tables.get(name), dict) and key in table:
             raise ConfigError(f"{path}, [{name}]: {key} {why_not_set(name, key)}")
-    if TENANTS in tables:
-        weights = read_tenants(tables.pop(TENANTS), str(path))
-        if isinstance(scheduler := tables.setdefault("scheduler", {}), dict):
-            scheduler["tenant_weights"] = weights
+    take_tenants(tables, str(path))
     if MODELS in tables:
         _spread(read_models(tables.pop(MODELS), str(path)), tables)
     _check_tables(tables, str(path))
@@ -323,8 +317,9 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
             table[key] = str(path.parent / table[key])
     for name, key, prefix in PATHS_BEHIND:
         table = tables.get(name, {})
-        if isinstance(said := table.get(key), str) and said.startswith(prefix) and "://" not in said:
-            table[key] = prefix + str(path.parent / said.removeprefix(prefix)) if said else said
+        said = table.get(key)
+        if isinstance(said, str) and said and said.startswith(prefix) and "://" not in said:
+            table[key] = prefix + str(path.parent / said.removeprefix(prefix))
     libraries = tables.get("cluster", {}).get("op_libraries")
     if isinstance(libraries, list):
         tables["cluster"]["op_libraries"] = [

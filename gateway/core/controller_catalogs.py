@@ -224,15 +224,7 @@ def _tenants(parts: Iterable[Sequence[TenantStatus]]) -> tuple[TenantStatus, ...
     found: dict[str, TenantStatus] = {}
     for tenant in (each for part in parts for each in part):
         known = found.get(tenant.tenant)
-        if known is not None:
-            tenant = TenantStatus(  # noqa: PLW2901
-                tenant.tenant,
-                tenant.weight,
-                *(known.requests + tenant.requests, known.executed + tenant.executed),
-                *(known.dropped + tenant.dropped, known.over_share + tenant.over_share),
-                *(known.device_ns + tenant.device_ns, known.share + tenant.share),
-            )
-        found[tenant.tenant] = tenant
+        found[tenant.tenant] = tenant if known is None else known.plus(tenant)
     return tuple(found.values())
 
 

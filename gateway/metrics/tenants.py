@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 
 from mainspring.gateway.metrics.series import family, labels
 from mainspring.messages.metrics import TenantStatus
@@ -22,9 +23,7 @@ def tenants(found: Sequence[TenantStatus]) -> Iterator[str]:
     """Yield what each tenant asked for and had; nothing where there is none."""
     shown = [(labels(tenant=each.tenant), each) for each in found[:SHOWN] if each.tenant != OTHER]
     if rest := [each for number, each in enumerate(found) if number >= SHOWN or each.tenant == OTHER]:
-        summed = (*_REQUESTS, "device_ns", "share")
-        sums = {name: sum([getattr(each, name) for each in rest]) for name in summed}
-        shown.append((labels(tenant=OTHER), TenantStatus(OTHER, 1.0, **sums)))
+        shown.append((labels(tenant=OTHER), reduce(TenantStatus.plus, rest)))
     for name, meaning in _REQUESTS.items():
         values = [(own, getattr(each, name)) for own, each in shown]
         yield from family(f"mainspring_tenant_{name}_total", "counter", meaning, values)

@@ -76,7 +76,7 @@ def flooded(address: str) -> dict[str, Counter[str]]:
             sent["mine"].append(mine.submit("m", X, slo_ms=SLO_MS))
             sent["other"] += [other.submit("m", X, slo_ms=SLO_MS) for _ in range(20)]
             time.sleep(max(0.0, begun + turn / 15 - time.monotonic()))
-        # What came before it showed that requests are dropped is no part of what is promised.
+        # What came before it showed that requests are dropped is not part of what is promised.
         return {name: Counter(map(outcome, futures[len(futures) // 3 :])) for name, futures in sent.items()}
 
 
